@@ -1,0 +1,127 @@
+"""Post-hoc EM: many passes over points that need not fit in memory."""
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from gmmseg.mixture.gaussian import class_evidence, own_log_density
+from gmmseg.mixture.memory import Moments, moments
+from gmmseg.mixture.sampling import PaddedPoints, draw, pad_by_class
+from gmmseg.mixture.sinkhorn import balanced_assignment, plain_assignment
+
+if TYPE_CHECKING:
+    from gmmseg.mixture.mixture import ClassMixture
+
+Batches = Iterable[tuple[Tensor, Tensor]]
+
+_START_POINTS = 2048  # points per class kept to start the components on
+_START_ROUNDS = 20
+_CHUNK = 1 << 16  # points padded by class at a time: bounds the memory of one badly balanced batch
+
+
+@torch.no_grad()
+def fit_mixture(
+    mixture: "ClassMixture",
+    batches: Batches,
+    *,
+    passes: int,
+    tolerance: float,
+    balanced: bool,
+    variance_floor: float,
+    restart: bool,
+    seed: int,
+) -> list[float]:
+    """See `ClassMixture.fit`."""
+    if restart:
+        _start_(mixture, _reservoir(batches, mixture.num_classes, seed), variance_floor)
+    history: list[float] = []
+    for _ in range(passes):
+        known, log_likelihood = _expect(mixture, batches, balanced)
+        _maximise_(mixture, known, variance_floor)
+        history.append(log_likelihood)
+        if len(history) > 1 and abs(history[-1] - history[-2]) < tolerance:
+            break
+    return history
+
+
+def _expect(mixture: "ClassMixture", batches: Batches, balanced: bool) -> tuple[Moments, float]:
+    """One pass: moments (c k ...) under the current responsibilities, and the mean log-likelihood."""
+    c, k, d = mixture.means.shape
+    zeros = torch.zeros(c, k, d, dtype=torch.float64, device=mixture.means.device)
+    known = Moments(zeros[..., 0].clone(), zeros, zeros.clone())
+    log_likelihood, count = 0.0, 0
+    for points, labels in batches:
+        for padded in _padded_chunks(points, labels, mixture):
+            classes = padded.classes
+            log_weights = mixture.log_weights[classes][:, None]
+            log_densities = own_log_density(padded.points, mixture.means[classes], mixture.variances[classes])
+            joint = log_densities + log_weights
+            assign = balanced_assignment if balanced else plain_assignment
+            gained = moments(padded.points, assign(joint, padded.valid))
+            for total, gain in zip(known, gained):
+                total.index_add_(0, classes, gain)
+            log_likelihood += float(
+                class_evidence(log_densities, log_weights, winner=False)[padded.valid].sum()
+            )
+            count += int(padded.valid.sum())
+    if count == 0:
+        raise ValueError(
+            "nothing to fit: the batches hold no point with a known label, or can be read only once"
+        )
+    return known, log_likelihood / count
+
+
+def _maximise_(mixture: "ClassMixture", known: Moments, variance_floor: float) -> None:
+    """Set means and variances from moments; a component that has seen nothing stays put."""
+    seen = (known.weight > 0)[..., None]
+    weight = torch.where(seen, known.weight[..., None], 1.0)
+    means = known.total / weight
+    variances = (known.squares / weight - means.square()).clamp_min(variance_floor)
+    mixture.means.copy_(torch.where(seen, means.float(), mixture.means))
+    mixture.variances.copy_(torch.where(seen, variances.float(), mixture.variances))
+
+
+def _start_(mixture: "ClassMixture", kept: PaddedPoints, variance_floor: float) -> None:
+    """Start the components of each class as the clusters of its kept points (Lloyd's rounds)."""
+    k, classes = mixture.num_components, kept.classes
+    count = kept.valid.sum(1)
+    first = (torch.arange(k, device=count.device) % count[:, None])[..., None].expand(-1, -1, mixture.dim)
+    means = kept.points.gather(1, first)
+    ones = torch.ones_like(means)
+    for _ in range(_START_ROUNDS):
+        clusters = plain_assignment(own_log_density(kept.points, means, ones), kept.valid, hard=True)
+        weight, total, _ = moments(kept.points, clusters)
+        filled = (weight > 0)[..., None]
+        means = torch.where(filled, (total / weight.clamp_min(1.0)[..., None]).float(), means)
+    _, total, squares = moments(kept.points, kept.valid[..., None].float())
+    share = 1.0 / count[:, None, None]
+    spread = (squares * share - (total * share).square()).clamp_min(variance_floor).float()
+    mixture.means[classes] = means
+    mixture.variances[classes] = spread.expand_as(means)
+
+
+def _reservoir(batches: Batches, num_classes: int, seed: int) -> PaddedPoints:
+    """A uniform random choice of points per class, of all batches."""
+    generator = torch.Generator().manual_seed(seed)
+    kept: list[Tensor] = []
+    for points, labels in batches:
+        known = (labels >= 0) & (labels < num_classes)
+        tickets = torch.randint(1 << 31, (int(known.sum()),), generator=generator).to(labels.device)
+        arriving = [points[known].float(), labels[known], tickets]
+        pool = [torch.cat(pair) for pair in zip(kept, arriving)] if kept else arriving
+        drawn = draw(pool[1], pool[2], _START_POINTS)
+        kept = [each[drawn] for each in pool]
+    if not kept or len(kept[0]) == 0:
+        raise ValueError("nothing to fit: the batches hold no point with a known label")
+    return pad_by_class(kept[0], kept[1])
+
+
+def _padded_chunks(points: Tensor, labels: Tensor, mixture: "ClassMixture") -> Iterator[PaddedPoints]:
+    """The labelled points of a batch, by class, a bounded number at a time."""
+    known = (labels >= 0) & (labels < mixture.num_classes)
+    points, labels = points[known].float().to(mixture.means.device), labels[known].to(mixture.means.device)
+    for start in range(0, len(points), _CHUNK):
+        order = labels[start : start + _CHUNK].argsort(stable=True)
+        yield pad_by_class(points[start : start + _CHUNK][order], labels[start : start + _CHUNK][order])

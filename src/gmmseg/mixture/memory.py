@@ -1,0 +1,207 @@
+"""What EM remembers of earlier batches, in two interchangeable forms.
+
+Both answer `recall` with the moments of what they remember and take a batch with `write`. Points come
+padded per class: ``p`` classes present in the batch, at most ``m`` points each, with responsibilities
+(p m k), zero at absent points.
+"""
+
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+
+class Moments(NamedTuple):
+    """Sums over points, per component: weight (p k), total (p k d), squares (p k d), in double precision."""
+
+    weight: Tensor
+    total: Tensor
+    squares: Tensor
+
+    def __add__(self, other: "Moments") -> "Moments":  # type: ignore[override]
+        return Moments(self.weight + other.weight, self.total + other.total, self.squares + other.squares)
+
+
+def moments(points: Tensor, responsibilities: Tensor) -> Moments:
+    """Moments of points (p m d) under responsibilities (p m k)."""
+    dtype = accumulator_dtype(points.device)
+    # Products in single precision, on the centred points of each class, so that no digits are lost...
+    count = responsibilities.sum(dim=(1, 2)).clamp_min(1.0)[:, None, None]
+    centre = (points * responsibilities.sum(-1, keepdim=True)).sum(1, keepdim=True) / count
+    centred = points - centre
+    shares = responsibilities.transpose(1, 2)
+    weight = shares.sum(-1).to(dtype)
+    total = torch.bmm(shares, centred).to(dtype)
+    squares = torch.bmm(shares, centred.square()).to(dtype)
+    # ... then moved back to the origin in double precision.
+    shift, mass = centre.to(dtype), weight[..., None]
+    return Moments(weight, total + mass * shift, squares + 2 * shift * total + mass * shift.square())
+
+
+def accumulator_dtype(device: torch.device) -> torch.dtype:
+    """Double precision, except on Apple's GPUs, which have none."""
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
+class Memory(Protocol):
+    """What OnlineEM asks of a memory. ``classes`` (p) are class ids."""
+
+    def recall(self, classes: Tensor) -> Moments:
+        """Moments of what is remembered of these classes, as of the coming update."""
+
+    def write(self, classes: Tensor, points: Tensor, responsibilities: Tensor) -> None:
+        """Remember a batch; classes not named are not touched."""
+
+    def weight(self) -> Tensor:
+        """How many points stand behind each component, (c k)."""
+
+    def forget_(self, components: Tensor) -> None:
+        """Empty the components marked in a boolean (c k)."""
+
+    def nbytes(self) -> int:
+        """Bytes held."""
+
+    def state_dict(self) -> dict[str, Tensor]: ...
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None: ...
+
+
+class DecayedStatistics:
+    """Moments of everything seen, forgotten exponentially: kilobytes, whatever the length of the memory.
+
+    Each batch that holds a class multiplies what is known of that class by ``decay`` before it is added,
+    so the memory reaches back 1/(1-decay) such batches.
+    """
+
+    def __init__(
+        self,
+        num_classes: int,
+        num_components: int,
+        dim: int,
+        *,
+        decay: float,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        if not 0.0 <= decay < 1.0:
+            raise ValueError(f"decay must lie in [0, 1), got {decay}")
+        self.decay = decay
+        dtype = accumulator_dtype(torch.device(device))
+        shape = (num_classes, num_components)
+        self.remembered = Moments(
+            torch.zeros(shape, dtype=dtype, device=device),
+            torch.zeros(*shape, dim, dtype=dtype, device=device),
+            torch.zeros(*shape, dim, dtype=dtype, device=device),
+        )
+
+    def recall(self, classes: Tensor) -> Moments:
+        return Moments(*(self.decay * each[classes] for each in self.remembered))
+
+    def write(self, classes: Tensor, points: Tensor, responsibilities: Tensor) -> None:
+        for each, updated in zip(self.remembered, self.recall(classes) + moments(points, responsibilities)):
+            each[classes] = updated
+
+    def weight(self) -> Tensor:
+        return self.remembered.weight
+
+    def forget_(self, components: Tensor) -> None:
+        for each in self.remembered:
+            each[components] = 0.0
+
+    def nbytes(self) -> int:
+        return sum(each.nbytes for each in self.remembered)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return {name: each.clone() for name, each in self.remembered._asdict().items()}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        for name, each in self.remembered._asdict().items():
+            each.copy_(state[name])
+
+
+class FeatureQueue:
+    """The paper's memory: per (class, component) the last ``capacity`` points, first in, first out.
+
+    Empty at the start; ``written`` (c k) counts the points ever written to a queue and so gives its fill
+    and its cursor. A point enters the queue of the component with its largest responsibility. The queues'
+    moments are kept up to date as points come and go, so recalling them costs nothing.
+    """
+
+    def __init__(
+        self,
+        num_classes: int,
+        num_components: int,
+        dim: int,
+        *,
+        capacity: int,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        if capacity < 0:
+            raise ValueError(f"a queue cannot hold {capacity} points")
+        self.capacity = capacity
+        shape = (num_classes, num_components)
+        self.slots = torch.zeros(*shape, capacity, dim, dtype=dtype, device=device)
+        self.written = torch.zeros(shape, dtype=torch.int64, device=device)
+        sums = torch.zeros(*shape, dim, dtype=accumulator_dtype(torch.device(device)), device=device)
+        self.total, self.squares = sums, sums.clone()
+
+    def recall(self, classes: Tensor) -> Moments:
+        return Moments(self.weight()[classes], self.total[classes], self.squares[classes])
+
+    def write(self, classes: Tensor, points: Tensor, responsibilities: Tensor) -> None:
+        if self.capacity == 0:
+            return
+        k = responsibilities.shape[-1]
+        # Queues are numbered class * k + component; only places that hold a point are written.
+        present = responsibilities.sum(-1) > 0
+        queue = (classes[:, None] * k + responsibilities.argmax(-1))[present]
+        order = queue.argsort(stable=True)
+        queue, arriving = queue[order], points[present][order]
+        counts = torch.bincount(queue, minlength=self.written.numel())
+        position = torch.arange(len(queue), device=queue.device) - (counts.cumsum(0) - counts)[queue]
+        # More arrivals than the queue holds: the first of them would be overwritten at once.
+        kept = position >= counts[queue] - self.capacity
+        slot = (self.written.view(-1)[queue] + position) % self.capacity
+        self._replace(queue[kept], slot[kept], arriving[kept])
+        self.written += counts.view_as(self.written)
+
+    def _replace(self, queue: Tensor, slot: Tensor, arriving: Tensor) -> None:
+        flat = self.slots.view(-1, *self.slots.shape[2:])
+        leaving = flat[queue, slot].to(self.total.dtype)  # zeros where nothing was written yet
+        flat[queue, slot] = arriving.to(flat.dtype)
+        entering = flat[queue, slot].to(self.total.dtype)  # what was stored, so that it leaves as it came
+        self.total.view(-1, arriving.shape[-1]).index_add_(0, queue, entering - leaving)
+        self.squares.view(-1, arriving.shape[-1]).index_add_(0, queue, entering.square() - leaving.square())
+
+    def weight(self) -> Tensor:
+        return self.written.clamp_max(self.capacity).to(self.total.dtype)
+
+    def forget_(self, components: Tensor) -> None:
+        for each in (self.slots, self.written, self.total, self.squares):
+            each[components] = 0
+
+    def nbytes(self) -> int:
+        return self.slots.nbytes + self.written.nbytes + self.total.nbytes + self.squares.nbytes
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Everything needed to go on, without the slots no queue has reached yet."""
+        filled = int(self.written.max().clamp_max(self.capacity))
+        return {
+            "capacity": torch.tensor(self.capacity),
+            "slots": self.slots[:, :, :filled].clone(),
+            "written": self.written.clone(),
+            "total": self.total.clone(),
+            "squares": self.squares.clone(),
+        }
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        if int(state["capacity"]) != self.capacity:
+            raise ValueError(
+                f"the saved queue holds {int(state['capacity'])} points a component, this one {self.capacity}: "
+                "set memory_size to the saved value to continue"
+            )
+        filled = state["slots"].shape[2]
+        self.slots.zero_()
+        self.slots[:, :, :filled] = state["slots"]
+        for name in ("written", "total", "squares"):
+            getattr(self, name).copy_(state[name])

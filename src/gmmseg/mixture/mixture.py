@@ -1,0 +1,122 @@
+"""The state of the method: per class a mixture of diagonal Gaussians."""
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+
+from gmmseg.mixture import gaussian
+from gmmseg.mixture.fit import fit_mixture
+
+
+class ClassMixture(nn.Module):
+    """Means and variances (c k d), component weights (c k) and a class prior (c), all buffers.
+
+    No gradient ever reaches them: only EM (`OnlineEM.step`, or `fit`) moves the mixtures.
+    """
+
+    means: Tensor
+    variances: Tensor
+    log_weights: Tensor
+    log_prior: Tensor
+
+    def __init__(
+        self, num_classes: int, num_components: int, dim: int, *, winner: bool = True, seed: int = 0
+    ):
+        super().__init__()
+        if min(num_classes, num_components, dim) < 1:
+            raise ValueError(
+                "a mixture needs at least one class, component and channel, "
+                f"got {num_classes}, {num_components}, {dim}"
+            )
+        self.winner = winner
+        generator = torch.Generator().manual_seed(seed)
+        means = torch.randn(num_classes, num_components, dim, generator=generator, device="cpu")
+        # Unit vectors: the first balanced assignment needs directions to tell components apart, no more.
+        self._hold("means", nn.functional.normalize(means, dim=-1))
+        self._hold("variances", torch.ones(num_classes, num_components, dim))
+        log_weight = -torch.tensor(float(num_components)).log()
+        self.register_buffer("log_weights", log_weight.repeat(num_classes, num_components))
+        self.register_buffer("log_prior", -torch.tensor(float(num_classes)).log().repeat(num_classes))
+
+    def _hold(self, name: str, value: Tensor) -> None:
+        self.register_buffer(name, value)
+
+    @property
+    def num_classes(self) -> int:
+        return self.means.shape[0]
+
+    @property
+    def num_components(self) -> int:
+        return self.means.shape[1]
+
+    @property
+    def dim(self) -> int:
+        return self.means.shape[2]
+
+    def log_density(self, points: Tensor) -> Tensor:
+        """log N(x; component) of points (n d) -> (n c k)."""
+        return gaussian.log_density(points, self.means, self.variances)
+
+    def evidence(self, log_densities: Tensor) -> Tensor:
+        """log p(x given class), (n c), from log densities (n c k)."""
+        return gaussian.class_evidence(log_densities, self.log_weights, winner=self.winner)
+
+    def forward(self, points: Tensor) -> Tensor:
+        """Evidence (n c) of points (n d)."""
+        return self.evidence(self.log_density(points))
+
+    @torch.no_grad()
+    def sample(self, class_index: int, n: int, generator: torch.Generator | None = None) -> Tensor:
+        """Draw points (n d) from the mixture of one class."""
+        if not 0 <= class_index < self.num_classes:
+            raise IndexError(f"class {class_index} of a mixture with {self.num_classes} classes")
+        weights = self.log_weights[class_index].softmax(-1)
+        component = torch.multinomial(weights, n, replacement=True, generator=generator)
+        noise = torch.randn(n, self.dim, generator=generator, device=self.means.device)
+        return self.means[class_index, component] + self.variances[class_index, component].sqrt() * noise
+
+    def fit(
+        self,
+        batches: Iterable[tuple[Tensor, Tensor]],
+        *,
+        passes: int = 50,
+        tolerance: float = 1e-4,
+        balanced: bool = False,
+        variance_floor: float = 1e-6,
+        restart: bool = True,
+        seed: int = 0,
+    ) -> list[float]:
+        """Post-hoc EM over (points (n d), labels (n)) batches; returns the mean log-likelihood per pass.
+
+        ``batches`` is read once to start the components (unless ``restart`` is False) and once per pass, so
+        it must be iterable more than once, a list or a loader, and need not fit in memory. Ends when the
+        mean log-likelihood changes by less than ``tolerance`` nats, or after ``passes``.
+        """
+        return fit_mixture(
+            self,
+            batches,
+            passes=passes,
+            tolerance=tolerance,
+            balanced=balanced,
+            variance_floor=variance_floor,
+            restart=restart,
+            seed=seed,
+        )
+
+
+class DiscriminativeMixture(ClassMixture):
+    """The paper's counter-example: the same mixture, moved by gradient instead of by EM.
+
+    ``means`` and ``log_variances`` (c k d) are parameters; ``variances`` follows from the latter.
+    """
+
+    def _hold(self, name: str, value: Tensor) -> None:
+        if name == "means":
+            self.means = nn.Parameter(value)
+        else:
+            self.log_variances = nn.Parameter(value.log())
+
+    @property
+    def variances(self) -> Tensor:  # type: ignore[override]
+        return self.log_variances.exp()
