@@ -1,0 +1,1 @@
+"""Files to tensors: data sets of labelled images, known by name."""

@@ -1,0 +1,132 @@
+"""What a scene is painted on: colour, label and depth of every pixel, far things first."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from PIL import Image, ImageDraw
+
+from gmmseg.data.scenes.camera import NEAR, Camera
+
+Colour = tuple[float, float, float]
+Point = tuple[float, float, float]
+
+
+def smooth_noise(rng: np.random.Generator, size: tuple[int, int], cells: int) -> np.ndarray:
+    """A random field (h w) in about [-1, 1] whose spots are about 1/``cells`` of the height across."""
+    height, width = size
+    grid = rng.uniform(0, 255, (cells + 1, max(2, round(cells * width / height)) + 1)).astype(np.uint8)
+    field = Image.fromarray(grid).resize((width, height), Image.Resampling.BICUBIC)
+    return np.asarray(field, dtype=np.float32) / 127.5 - 1
+
+
+@dataclass(frozen=True)
+class Surface:
+    """Pixels to paint on: ``image`` (h w 3) float32, ``labels`` (h w) uint8, ``depth`` (h w) float32 metres.
+
+    ``grain`` holds random fields (h w) of four sizes, finest first, shared by everything in the scene: no material
+    can be told by its noise alone.
+    """
+
+    image: np.ndarray
+    labels: np.ndarray
+    depth: np.ndarray
+    grain: tuple[np.ndarray, ...]
+
+    def window(self, rows: slice, columns: slice) -> "Surface":
+        """A part of the surface; painting it paints the whole."""
+        at = (rows, columns)
+        return Surface(self.image[at], self.labels[at], self.depth[at], tuple(field[at] for field in self.grain))
+
+    def fill(self, mask: np.ndarray, colours: np.ndarray, label: int, depth: np.ndarray | float) -> None:
+        """Paint ``colours`` (broadcastable to (h w 3)) with one label where ``mask`` (h w) holds."""
+        np.copyto(self.image, colours, where=mask[..., None])
+        np.copyto(self.depth, depth, where=mask)
+        self.labels[mask] = label
+
+
+class Canvas(Surface):
+    """The whole picture, and the camera that sees it."""
+
+    camera: Camera
+
+    def __init__(self, camera: Camera, rng: np.random.Generator) -> None:
+        size = (camera.height, camera.width)
+        fine = rng.standard_normal(size, dtype=np.float32).clip(-2.5, 2.5)
+        grain = (fine, *(smooth_noise(rng, size, cells) for cells in (40, 16, 5)))
+        super().__init__(
+            np.zeros((*size, 3), np.float32), np.zeros(size, np.uint8), np.full(size, 1000, np.float32), grain
+        )
+        object.__setattr__(self, "camera", camera)
+
+    def shade(self, x: float, z: float, radius: float) -> None:
+        """Darken the ground under something that stands at (x, z)."""
+        column, row = self.camera.project(x, 0, z)
+        across = radius * self.camera.focal / z
+        along = max(1.0, across * 0.25)
+        top, bottom = max(0, int(row - along)), min(self.camera.height, int(row + along) + 1)
+        left, right = max(0, int(column - across)), min(self.camera.width, int(column + across) + 1)
+        if top >= bottom or left >= right:
+            return
+        rows = (np.arange(top, bottom, dtype=np.float32)[:, None] - row) / along
+        columns = (np.arange(left, right, dtype=np.float32)[None, :] - column) / across
+        inside = np.maximum(0, 1 - rows**2 - columns**2)[..., None]
+        self.image[top:bottom, left:right] *= 1 - 0.6 * np.sqrt(inside)
+
+    def place(self, sketch: "Sketch", label: int, z: float, roughness: float) -> None:
+        """Paint a sketch standing at distance ``z``."""
+        box = sketch.mask.getbbox()
+        if box is None:
+            return
+        left, top, right, bottom = box
+        part = self.window(slice(top, bottom), slice(left, right))
+        inside = np.asarray(sketch.mask.crop(box)) > 0
+        colours = np.asarray(sketch.picture.crop(box), dtype=np.float32)
+        fine, medium, _, _ = part.grain
+        from_left, from_right = sketch.light
+        slope = (from_right - from_left) / (right - left)
+        side_light = (from_left + slope * np.arange(right - left, dtype=np.float32)) / np.float32(255)
+        texture = (1 + roughness * (np.float32(0.5) * fine + medium)) * side_light
+        part.fill(inside, colours * texture[..., None], label, z)
+
+
+class Sketch:
+    """Shapes given in metres, drawn as the camera sees them; placed on the canvas as one thing."""
+
+    def __init__(self, camera: Camera, light: tuple[float, float] = (1.0, 1.0)) -> None:
+        self.camera = camera
+        self.light = light
+        self.picture = Image.new("RGB", (camera.width, camera.height))
+        self.mask = Image.new("L", (camera.width, camera.height))
+        self._picture = ImageDraw.Draw(self.picture)
+        self._mask = ImageDraw.Draw(self.mask)
+
+    def polygon(self, points: Sequence[Point], colour: Colour) -> None:
+        """A filled polygon through world points."""
+        pixels = [self.camera.project(*point) for point in points]
+        self._picture.polygon(pixels, fill=_rgb(colour))
+        self._mask.polygon(pixels, fill=255)
+
+    def rectangle(self, x: float, y: float, z: float, width: float, height: float, colour: Colour) -> None:
+        """An upright rectangle facing the camera, standing on height ``y``, centred on ``x``."""
+        left, right = x - width / 2, x + width / 2
+        self.polygon([(left, y, z), (right, y, z), (right, y + height, z), (left, y + height, z)], colour)
+
+    def ellipse(self, x: float, y: float, z: float, width: float, height: float, colour: Colour) -> None:
+        """An ellipse facing the camera, centred on (x, y)."""
+        left, top = self.camera.project(x - width / 2, y + height / 2, z)
+        right, bottom = self.camera.project(x + width / 2, y - height / 2, z)
+        self._picture.ellipse((left, top, right, bottom), fill=_rgb(colour))
+        self._mask.ellipse((left, top, right, bottom), fill=255)
+
+    def line(self, start: Point, end: Point, thickness: float, colour: Colour) -> None:
+        """A straight bar ``thickness`` metres wide, one pixel at least."""
+        pixels = [self.camera.project(*start), self.camera.project(*end)]
+        across = max(1, round(thickness * self.camera.focal / max(start[2], NEAR)))
+        self._picture.line(pixels, fill=_rgb(colour), width=across)
+        self._mask.line(pixels, fill=255, width=across)
+
+
+def _rgb(colour: Colour) -> tuple[int, int, int]:
+    red, green, blue = (max(0, min(255, round(255 * channel))) for channel in colour)
+    return red, green, blue

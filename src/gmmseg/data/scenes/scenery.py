@@ -1,0 +1,96 @@
+"""One street scene from start to end: weather, ground, lots on both sides, things, and the photograph of it."""
+
+import numpy as np
+from PIL import Image, ImageFilter
+
+from gmmseg.data.scenes.buildings import Facade, paint_building, paint_fence, paint_skyline
+from gmmseg.data.scenes.camera import Camera
+from gmmseg.data.scenes.canvas import Canvas
+from gmmseg.data.scenes.ground import Street, paint_ground
+from gmmseg.data.scenes.strangers import paint_stranger
+from gmmseg.data.scenes.things import paint_car, paint_person, paint_pole, paint_sign, paint_tree
+from gmmseg.data.scenes.weather import draw_weather, light_up, paint_sky
+
+STRANGER = 254
+"""Label of an unknown thing while the scene is painted."""
+
+
+def draw_scene(key: tuple[int, ...], size: tuple[int, int], strangers: bool) -> tuple[np.ndarray, np.ndarray]:
+    """The scene named by ``key``: image (h w 3) uint8 and labels (h w) uint8, unknown things as STRANGER.
+
+    What is in the scene depends on ``key`` alone; ``size`` (height, width) changes only how finely it is drawn,
+    and ``strangers`` adds unknown things to the very same scene.
+    """
+    rng, strange, grain = (np.random.default_rng((*key, stream)) for stream in range(3))
+    camera, street, weather = Camera.draw(rng, size), Street.draw(rng), draw_weather(rng)
+    canvas = Canvas(camera, grain)
+    paint_sky(canvas, weather, rng)
+    paint_skyline(canvas, street, weather, rng)
+    paint_ground(canvas, street, weather, rng)
+    _paint_lots(canvas, street, weather, rng)
+    _paint_things(canvas, street, rng, strange if strangers else None)
+    light_up(canvas, weather, rng)
+    return _photograph(canvas, rng, grain), canvas.labels
+
+
+def _paint_lots(canvas: Canvas, street: Street, weather, rng: np.random.Generator) -> None:
+    """Buildings and parks along both sides, farthest first so that near ones hide far ones."""
+    lots = []
+    for side in (-1, 1):
+        start, parkland = rng.uniform(1, 6), rng.uniform(0.1, 0.6)
+        while start < street.length:
+            end = start + rng.uniform(5, 18)
+            lots.append((start, end, side, rng.random() < parkland, rng.spawn(1)[0]))
+            start = end
+    for start, end, side, park, own in sorted(lots, key=lambda lot: -lot[0]):
+        edge = street.edge(side)
+        if park:
+            for z in sorted(own.uniform(max(start, 2.5), end + 1, own.integers(0, 5)), reverse=True):
+                paint_tree(canvas, edge + side * own.uniform(1.5, 9), z, own)
+            if own.random() < 0.7:
+                paint_fence(canvas, edge + side * 0.2, start, end, own)
+        else:
+            setback = own.choice((0.0, 0.0, 1.0))
+            paint_building(canvas, Facade(own, weather), edge + side * setback, start, end, own)
+
+
+def _paint_things(canvas: Canvas, street: Street, rng, strange) -> None:
+    """Cars, people, poles, signs and street trees, farthest first; unknown things among them if asked for."""
+    things = []
+
+    def add(paint, count: int, low: float, high: float, near: float, far: float, source) -> None:
+        for _ in range(count):
+            # Uniform in 1/z: as many near things as far ones in the picture, as a driver sees them.
+            z = 1 / source.uniform(1 / far, 1 / near)
+            things.append((z, paint, source.uniform(*sorted((low, high))), source.spawn(1)[0]))
+
+    far = min(45.0, street.length)
+    add(paint_car, rng.integers(0, 4), street.left + 1, street.right - 1, 6, far, rng)
+    for side in (-1, 1):
+        kerb, edge = street.kerb(side), street.edge(side)
+        add(paint_car, rng.integers(0, 3), kerb - side * 1.1, kerb - side * 0.9, 5, far, rng)
+        add(paint_person, rng.integers(0, 4), kerb, edge, 3.5, 20, rng)
+        add(paint_pole, rng.integers(0, 3), kerb, edge, 4, 30, rng)
+        add(paint_sign, rng.integers(0, 3), kerb, edge, 4, 22, rng)
+        add(paint_tree, rng.integers(0, 2), kerb, edge, 5, 35, rng)
+    add(paint_person, rng.integers(0, 3), street.left, street.right, 5, 25, rng)
+    if strange is not None:
+        count = strange.choice((0, 1, 2, 3), p=(0.08, 0.42, 0.3, 0.2))
+        add(_stranger, count, street.left - 0.5, street.right + 0.5, 3.5, 16, strange)
+    for z, paint, x, own in sorted(things, key=lambda thing: -thing[0]):
+        paint(canvas, x, z, own)
+
+
+def _stranger(canvas: Canvas, x: float, z: float, rng: np.random.Generator) -> None:
+    paint_stranger(canvas, x, z, STRANGER, rng)
+
+
+def _photograph(canvas: Canvas, rng: np.random.Generator, grain: np.random.Generator) -> np.ndarray:
+    """Exposure, lens blur and sensor noise: image (h w 3) uint8."""
+    height, width = canvas.labels.shape
+    image = canvas.image * np.float32(rng.uniform(0.8, 1.2)) * rng.uniform(0.93, 1.07, 3).astype(np.float32)
+    image = np.clip(image, 0, 1) ** np.float32(rng.uniform(0.75, 1.2))
+    picture = Image.fromarray((image * 255).astype(np.uint8))
+    picture = picture.filter(ImageFilter.GaussianBlur(rng.uniform(0.3, 0.8) * max(1.0, height / 256)))
+    noise = grain.standard_normal((height, width, 3), dtype=np.float32) * np.float32(255 * rng.uniform(0.01, 0.04))
+    return np.clip(np.asarray(picture, dtype=np.float32) + noise, 0, 255).astype(np.uint8)

@@ -1,0 +1,136 @@
+"""Things no training scene holds. Their colours and textures are those of known things; their forms are not."""
+
+import math
+
+import numpy as np
+
+from gmmseg.data.scenes.canvas import Canvas, Colour, Sketch
+from gmmseg.data.scenes.palette import BRICK, CLOTH, DARK, LEAF, PAINT, SIGNAL, STONE, WHITE, WOOD, pick, tone
+from gmmseg.data.scenes.things import sketch
+
+
+def animal(drawing: Sketch, x: float, z: float, size: float, rng: np.random.Generator) -> float:
+    """A four-legged body from the side, plain or spotted."""
+    coat = pick(rng, WOOD + STONE + CLOTH[:2])
+    way = rng.choice((-1, 1))
+    length, leg = 1.3 * size, 0.45 * size
+    for share in (-0.42, -0.3, 0.3, 0.42):
+        drawing.line((x + share * length, 0.6 * size, z), (x + share * length + rng.normal(0, 0.04), 0, z), 0.1 * size, tone(coat, 0.8))
+    drawing.ellipse(x, leg + 0.25 * size, z, length, 0.55 * size, coat)
+    neck = x + way * 0.45 * length
+    drawing.polygon(
+        [(neck - 0.15 * size, leg + 0.3 * size, z), (neck + 0.12 * size, leg + 0.2 * size, z),
+         (neck + way * 0.25 * size, size, z), (neck + way * 0.05 * size, size, z)], coat,
+    )  # fmt: skip
+    drawing.ellipse(neck + way * 0.25 * size, size, z, 0.42 * size, 0.24 * size, coat)
+    if rng.random() < 0.5:
+        spot = pick(rng, (WHITE, DARK, *WOOD))
+        for _ in range(5):
+            drawing.ellipse(x + rng.uniform(-0.35, 0.35) * length, leg + rng.uniform(0.12, 0.4) * size, z, 0.22 * size, 0.16 * size, spot)
+    return 0.1
+
+
+def crates(drawing: Sketch, x: float, z: float, size: float, rng: np.random.Generator) -> float:
+    """Boxes stacked askew, with a lid and a tape."""
+    y = 0.0
+    for level in range(rng.integers(1, 4)):
+        colour = pick(rng, WOOD + BRICK[2:] + PLAIN)
+        width, height = size * rng.uniform(0.7, 1.1), size * rng.uniform(0.35, 0.6)
+        shift = x + rng.normal(0, 0.12 * size) * (level > 0)
+        lid = [(shift - width / 2, y + height, z), (shift + width / 2, y + height, z),
+               (shift + 0.6 * width, y + 1.15 * height, z), (shift - 0.35 * width, y + 1.15 * height, z)]  # fmt: skip
+        drawing.polygon(lid, tone(colour, 1.25))
+        drawing.rectangle(shift, y, z, width, height, colour)
+        drawing.rectangle(shift, y, z, 0.12 * width, height, tone(colour, 0.7))
+        y += height
+    return 0.08
+
+
+def balloons(drawing: Sketch, x: float, z: float, size: float, rng: np.random.Generator) -> float:
+    """A bunch of shining balls, on the ground or above it."""
+    lift = rng.choice((0.25, 1.2)) * size
+    for _ in range(rng.integers(1, 6)):
+        ball, wide = pick(rng, PAINT + SIGNAL), size * rng.uniform(0.45, 0.7)
+        cx, cy = x + rng.normal(0, 0.3 * size), lift + abs(rng.normal(0, 0.3 * size))
+        drawing.ellipse(cx, cy, z, wide, 1.1 * wide, tone(ball, 0.85))
+        drawing.ellipse(cx - 0.08 * wide, cy + 0.12 * wide, z, 0.6 * wide, 0.65 * wide, ball)
+        drawing.ellipse(cx - 0.15 * wide, cy + 0.25 * wide, z, 0.15 * wide, 0.18 * wide, WHITE)
+    return 0.03
+
+
+def barrel(drawing: Sketch, x: float, z: float, size: float, rng: np.random.Generator) -> float:
+    """A barrel or a cone with stripes."""
+    narrow = rng.choice((1.0, 0.25))
+    first, second = pick(rng, (*SIGNAL, (0.90, 0.42, 0.10))), pick(rng, (WHITE, DARK))
+    stripes = rng.integers(3, 7)
+    for stripe in range(stripes):
+        low, high = stripe / stripes, (stripe + 1) / stripes
+        below, above = (0.35 * size * (1 - (1 - narrow) * share) for share in (low, high))
+        band = [(x - below, low * size, z), (x + below, low * size, z), (x + above, high * size, z), (x - above, high * size, z)]
+        drawing.polygon(band, (first, second)[stripe % 2])
+    return 0.04
+
+
+def sofa(drawing: Sketch, x: float, z: float, size: float, rng: np.random.Generator) -> float:
+    """Back, seat cushions, arms and feet."""
+    colour = pick(rng, CLOTH + LEAF[:3])
+    width = 1.8 * size
+    drawing.rectangle(x, 0.1 * size, z, width, 0.75 * size, tone(colour, 0.8))
+    seats = rng.integers(2, 4)
+    for seat in range(seats):
+        middle = x + ((seat + 0.5) / seats - 0.5) * 0.8 * width
+        drawing.rectangle(middle, 0.12 * size, z, 0.76 * width / seats, 0.32 * size, colour)
+        drawing.rectangle(middle, 0.45 * size, z, 0.74 * width / seats, 0.3 * size, tone(colour, 1.1))
+    for arm in (-0.46, 0.46):
+        drawing.rectangle(x + arm * width, 0.1 * size, z, 0.12 * width, 0.5 * size, tone(colour, 0.95))
+        drawing.rectangle(x + arm * width, 0, z, 0.04 * width, 0.1 * size, DARK)
+    return 0.06
+
+
+def rubble(drawing: Sketch, x: float, z: float, size: float, rng: np.random.Generator) -> float:
+    """A heap of broken pieces."""
+    for piece in range(12):
+        colour = tone(pick(rng, STONE + BRICK), rng.uniform(0.6, 1.2))
+        level = 0.6 * size * (1 - piece / 12)
+        cx, wide = x + rng.normal(0, 0.5 * (size - level)), size * rng.uniform(0.15, 0.4)
+        angles = np.sort(rng.uniform(0, 2 * math.pi, 5))
+        drawing.polygon([(cx + wide * math.cos(a), max(0.0, level + 0.7 * wide * math.sin(a)), z) for a in angles], colour)
+    return 0.15
+
+
+def tyres(drawing: Sketch, x: float, z: float, size: float, rng: np.random.Generator) -> float:
+    """A stack of rings seen from the side, or one standing upright."""
+    rubber = pick(rng, (DARK, (0.18, 0.18, 0.20), *PAINT[:3]))
+    if rng.random() < 0.4:
+        drawing.ellipse(x, 0.5 * size, z, size, size, rubber)
+        drawing.ellipse(x, 0.5 * size, z, 0.5 * size, 0.5 * size, pick(rng, STONE))
+        return 0.06
+    for level in range(rng.integers(2, 5)):
+        shift = x + rng.normal(0, 0.05 * size)
+        drawing.ellipse(shift, (0.14 + 0.24 * level) * size, z, size, 0.3 * size, tone(rubber, 0.7))
+        drawing.ellipse(shift, (0.18 + 0.24 * level) * size, z, 0.95 * size, 0.22 * size, rubber)
+    return 0.06
+
+
+def tent(drawing: Sketch, x: float, z: float, size: float, rng: np.random.Generator) -> float:
+    """Cloth over a ridge, in panels, with an open flap."""
+    colour, half = pick(rng, CLOTH + PAINT + LEAF[:2]), 0.9 * size
+    for panel in range(4):
+        left, right = -half + panel * half / 2, -half + (panel + 1) * half / 2
+        drawing.polygon([(x + left, 0, z), (x + right, 0, z), (x, 1.1 * size, z)], tone(colour, 0.8 + 0.13 * panel))
+    drawing.polygon([(x - 0.2 * size, 0, z), (x + 0.2 * size, 0, z), (x, 0.8 * size, z)], tone(colour, 0.3))
+    return 0.05
+
+
+PLAIN: tuple[Colour, ...] = ((0.66, 0.52, 0.36), (0.50, 0.52, 0.55))
+KINDS = (animal, crates, balloons, barrel, sofa, rubble, tyres, tent)
+
+
+def paint_stranger(canvas: Canvas, x: float, z: float, label: int, rng: np.random.Generator) -> None:
+    """One unknown thing standing at (x, z)."""
+    kind = KINDS[rng.integers(len(KINDS))]
+    size = rng.uniform(0.7, 1.7)
+    drawing = sketch(canvas.camera, rng)
+    roughness = kind(drawing, x, z, size, rng)
+    canvas.shade(x, z, 0.6 * size)
+    canvas.place(drawing, label, z, roughness)

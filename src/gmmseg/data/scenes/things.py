@@ -1,0 +1,207 @@
+"""What stands and moves in the street: trees, poles, signs, people, cars. Each class has several looks."""
+
+import math
+
+import numpy as np
+
+from gmmseg.data.scenes.camera import Camera
+from gmmseg.data.scenes.canvas import Canvas, Colour, Sketch
+from gmmseg.data.scenes.classes import CAR, PERSON, POLE, SIGN, VEGETATION
+from gmmseg.data.scenes.palette import (
+    CLOTH, DARK, HAIR, LEAF, METAL, PAINT, SIGNAL, SKIN, WHITE, WOOD, pick, tone,
+)  # fmt: skip
+
+
+def sketch(camera: Camera, rng: np.random.Generator) -> Sketch:
+    """An empty sketch lit from one side."""
+    lit = rng.uniform(0, 0.2)
+    return Sketch(camera, (1 + lit, 1 - lit) if rng.random() < 0.5 else (1 - lit, 1 + lit))
+
+
+def paint_tree(canvas: Canvas, x: float, z: float, rng: np.random.Generator) -> None:
+    """Broad, pointed, bare or bush."""
+    drawing = sketch(canvas.camera, rng)
+    height = rng.uniform(3.5, 9)
+    leaf, bark = pick(rng, LEAF), pick(rng, WOOD)
+    kind = rng.choice(4, p=(0.5, 0.2, 0.12, 0.18))
+    if kind < 3:
+        drawing.rectangle(x, 0, z, 0.06 * height, 0.5 * height, bark)
+    if kind == 0:
+        for _ in range(7):
+            dx, dy = rng.normal(0, 0.13 * height), rng.uniform(0.45, 0.85) * height
+            spread = rng.uniform(0.3, 0.5) * height
+            drawing.ellipse(x + dx, dy, z, spread, 0.8 * spread, tone(leaf, rng.uniform(0.75, 1.2)))
+    elif kind == 1:
+        for step in range(4):
+            low, half = (0.15 + 0.2 * step) * height, (0.24 - 0.045 * step) * height
+            top = low + 0.35 * height
+            drawing.polygon([(x - half, low, z), (x + half, low, z), (x, top, z)], tone(leaf, 0.7 + 0.1 * step))
+    elif kind == 2:
+        for _ in range(12):
+            start, angle = rng.uniform(0.3, 0.6) * height, rng.normal(0, 0.7)
+            reach = rng.uniform(0.3, 0.5) * height
+            tip = (x + reach * math.sin(angle), start + reach * math.cos(angle), z)
+            drawing.line((x, start, z), tip, 0.05, bark)
+    else:
+        for _ in range(4):
+            spread = rng.uniform(0.8, 1.8)
+            drawing.ellipse(x + rng.normal(0, 0.5), 0.4 * spread, z, spread, 0.8 * spread, tone(leaf, rng.uniform(0.8, 1.2)))
+    canvas.shade(x, z, 0.15 * height)
+    canvas.place(drawing, VEGETATION, z, roughness=0.25)
+
+
+def paint_pole(canvas: Canvas, x: float, z: float, rng: np.random.Generator) -> None:
+    """A street lamp, a wooden mast, a traffic light or a bollard."""
+    drawing = sketch(canvas.camera, rng)
+    kind = rng.integers(4)
+    height = (rng.uniform(4, 8), rng.uniform(5, 8), rng.uniform(2.6, 3.5), rng.uniform(0.8, 1.1))[kind]
+    colour = pick(rng, (METAL, WOOD, METAL, SIGNAL + METAL)[kind])
+    drawing.rectangle(x, 0, z, (0.13, 0.22, 0.12, 0.2)[kind], height, colour)
+    if kind == 0:
+        reach = -math.copysign(rng.uniform(0.6, 1.6), x)
+        drawing.line((x, height, z), (x + reach, height + 0.2, z), 0.1, colour)
+    elif kind == 1:
+        drawing.line((x - 0.9, height - 0.5, z), (x + 0.9, height - 0.5, z), 0.12, colour)
+    elif kind == 2:
+        drawing.rectangle(x, height - 0.9, z, 0.32, 0.9, DARK)
+        lamp = rng.integers(3)
+        drawing.ellipse(x, height - 0.2 - 0.27 * lamp, z, 0.2, 0.2, ((0.95, 0.2, 0.15), (0.95, 0.7, 0.1), (0.2, 0.9, 0.4))[lamp])
+    else:
+        drawing.rectangle(x, 0.6 * height, z, 0.2, 0.15, WHITE)
+    canvas.shade(x, z, 0.2)
+    canvas.place(drawing, POLE, z, roughness=0.05)
+
+
+def paint_sign(canvas: Canvas, x: float, z: float, rng: np.random.Generator) -> None:
+    """A plate on a post: disc, triangle, square, diamond or a board with stripes."""
+    post, plate = sketch(canvas.camera, rng), sketch(canvas.camera, rng)
+    low, size = rng.uniform(1.7, 2.6), rng.uniform(0.6, 1.1)
+    colour, middle = pick(rng, SIGNAL), low + size / 2
+    post.rectangle(x, 0, z, 0.09, low + 0.2, pick(rng, METAL))
+    kind = rng.integers(5)
+    if kind == 0:
+        plate.ellipse(x, middle, z, size, size, colour)
+        plate.ellipse(x, middle, z, 0.65 * size, 0.65 * size, WHITE)
+    elif kind == 1:
+        for scale, paint in ((1.0, colour), (0.6, WHITE)):
+            half = size * scale / 2
+            plate.polygon([(x - half, middle - 0.8 * half, z), (x + half, middle - 0.8 * half, z), (x, middle + half, z)], paint)
+    elif kind == 2:
+        plate.rectangle(x, low, z, size, size, colour)
+        plate.rectangle(x, low + 0.25 * size, z, 0.3 * size, 0.5 * size, WHITE)
+    elif kind == 3:
+        half = size / 2
+        plate.polygon([(x - half, middle, z), (x, middle - half, z), (x + half, middle, z), (x, middle + half, z)], colour)
+    else:
+        width = size * rng.uniform(1.5, 2.5)
+        plate.rectangle(x, low, z, width, size, pick(rng, (WHITE, *SIGNAL)))
+        for line in range(3):
+            plate.rectangle(x, low + (0.2 + 0.25 * line) * size, z, 0.8 * width, 0.1 * size, colour)
+    canvas.place(post, POLE, z, roughness=0.05)
+    canvas.place(plate, SIGN, z, roughness=0.05)
+
+
+def paint_person(canvas: Canvas, x: float, z: float, rng: np.random.Generator) -> None:
+    """Grown-up or child, walking or standing, in trousers, a skirt or a long coat."""
+    drawing = sketch(canvas.camera, rng)
+    size = rng.uniform(1.05, 1.95)
+    top, trousers, skin = pick(rng, CLOTH), pick(rng, CLOTH), pick(rng, SKIN)
+    step, width = rng.uniform(0, 0.16) * size, rng.uniform(0.22, 0.32) * size
+    hip, shoulder = 0.48 * size, 0.82 * size
+    for foot in (-1, 1):
+        drawing.line((x + 0.05 * foot, hip, z), (x + step * foot, 0.02, z), 0.085 * size, trousers)
+    kind = rng.integers(3)
+    hem, flare = ((hip, 0.42), (0.28 * size, 0.75), (0.2 * size, 0.55))[kind]
+    if kind:
+        drawing.polygon([(x - width * flare, hem, z), (x + width * flare, hem, z), (x, shoulder, z)], trousers if kind == 1 else top)
+    drawing.polygon(
+        [(x - 0.42 * width, hip, z), (x + 0.42 * width, hip, z), (x + width / 2, shoulder, z), (x - width / 2, shoulder, z)], top
+    )
+    if rng.random() < 0.3:
+        for stripe in range(3):
+            drawing.rectangle(x, hip + (0.05 + 0.1 * stripe) * size, z, 0.8 * width, 0.04 * size, tone(top, 1.5))
+    for arm in (-1, 1):
+        reach = rng.uniform(0.4, 0.9) * width
+        drawing.line((x + arm * width / 2, shoulder, z), (x + arm * reach, hip, z), 0.06 * size, tone(top, 0.85))
+    if rng.random() < 0.25:
+        side = rng.choice((-1, 1))
+        drawing.rectangle(x + side * 0.6 * width, hip, z, 0.5 * width, 0.22 * size, pick(rng, CLOTH))
+    drawing.ellipse(x, 0.9 * size, z, 0.13 * size, 0.17 * size, skin)
+    drawing.ellipse(x, 0.95 * size, z, 0.14 * size, 0.09 * size, pick(rng, HAIR + CLOTH))
+    canvas.shade(x, z, 0.35)
+    canvas.place(drawing, PERSON, z, roughness=0.08)
+
+
+def paint_car(canvas: Canvas, x: float, z: float, rng: np.random.Generator) -> None:
+    """Seen from behind or ahead along the street, or from the side across it; saloon, hatchback or van."""
+    drawing = sketch(canvas.camera, rng)
+    paint = pick(rng, PAINT)
+    profile, length, width = _profile(rng)
+    canvas.shade(x, z + 0.3, 1.2 * width / 2)
+    if rng.random() < 0.2:
+        _crossing_car(drawing, profile, x, z, length, paint, rng)
+    else:
+        _car_ahead(drawing, profile, x, z, length, width, paint, rng)
+    canvas.place(drawing, CAR, z, roughness=0.03)
+
+
+Profile = list[tuple[float, float]]
+
+
+def _profile(rng: np.random.Generator) -> tuple[Profile, float, float]:
+    """A car's outline from behind to ahead as (share of the length, metres up), its length and width."""
+    roof, waist = rng.uniform(1.35, 1.6), rng.uniform(0.8, 0.95)
+    kind = rng.integers(3)
+    if kind == 0:
+        outline = [(0, 0.35), (0, waist), (0.16, waist), (0.28, roof), (0.6, roof), (0.75, waist), (1, 0.75), (1, 0.35)]
+        return outline, rng.uniform(4.2, 4.9), rng.uniform(1.7, 1.9)
+    if kind == 1:
+        outline = [(0, 0.35), (0, waist), (0.03, waist), (0.12, roof), (0.6, roof), (0.78, waist), (1, 0.75), (1, 0.35)]
+        return outline, rng.uniform(3.4, 4.1), rng.uniform(1.6, 1.8)
+    tall = rng.uniform(1.9, 2.8)
+    outline = [(0, 0.35), (0, 1.1), (0, 1.1), (0.01, tall), (0.75, tall), (0.88, 1.1), (1, 0.9), (1, 0.35)]
+    return outline, rng.uniform(4.6, 7.0), rng.uniform(1.9, 2.3)
+
+
+def _car_ahead(drawing: Sketch, profile: Profile, x, z, length, width, paint: Colour, rng) -> None:
+    side = x - math.copysign(width / 2, x)
+    glass = (0.16, 0.19, 0.22)
+    waist, roof = profile[1][1], profile[3][1]
+    slope = z + profile[3][0] * length
+    drawing.polygon([(side, y, z + share * length) for share, y in profile], tone(paint, 0.75))
+    drawing.polygon(
+        [(side, waist + 0.06, z + 0.2 * length), (side, roof - 0.1, z + 0.3 * length),
+         (side, roof - 0.1, z + 0.58 * length), (side, waist + 0.06, z + 0.68 * length)], glass,
+    )  # fmt: skip
+    for share in (0.2, 0.8):
+        wheel = [(side, 0.33 + 0.33 * math.sin(a), z + share * length + 0.33 * math.cos(a)) for a in np.linspace(0, 6.28, 10)]
+        drawing.polygon(wheel, DARK)
+    left, right = x - width / 2, x + width / 2
+    drawing.polygon([(left, waist, z), (right, waist, z), (right - 0.15, roof, slope), (left + 0.15, roof, slope)], paint)
+    drawing.polygon(
+        [(left + 0.15, waist + 0.05, z), (right - 0.15, waist + 0.05, z),
+         (right - 0.28, roof - 0.1, slope), (left + 0.28, roof - 0.1, slope)], glass,
+    )  # fmt: skip
+    drawing.rectangle(x, 0.3, z, width, waist - 0.3, paint)
+    drawing.rectangle(x, 0.3, z, width, 0.15, tone(paint, 0.6))
+    lamp = ((0.75, 0.08, 0.06), (0.95, 0.93, 0.80))[rng.integers(2)]
+    for place in (-1, 1):
+        drawing.rectangle(x + place * 0.4 * width, 0.62, z, 0.16 * width, 0.13, lamp)
+        drawing.rectangle(x + place * 0.4 * width, 0, z, 0.12 * width, 0.32, DARK)
+    drawing.rectangle(x, 0.48, z, 0.5, 0.12, WHITE)
+
+
+def _crossing_car(drawing: Sketch, profile: Profile, x, z, length, paint: Colour, rng) -> None:
+    way = rng.choice((-1, 1))
+
+    def at(share: float, y: float) -> tuple[float, float, float]:
+        return x + way * (share - 0.5) * length, y, z
+
+    waist, roof = profile[1][1], profile[3][1]
+    drawing.polygon([at(share, y) for share, y in profile], paint)
+    drawing.polygon([at(0.2, waist), at(0.3, roof - 0.1), at(0.58, roof - 0.1), at(0.7, waist)], (0.16, 0.19, 0.22))
+    drawing.line(at(0.45, waist), at(0.45, roof), 0.08, paint)
+    for share in (0.2, 0.8):
+        wheel_x, _, _ = at(share, 0)
+        drawing.ellipse(wheel_x, 0.33, z, 0.66, 0.66, DARK)
+        drawing.ellipse(wheel_x, 0.33, z, 0.3, 0.3, (0.5, 0.5, 0.5))
