@@ -1,0 +1,23 @@
+"""Networks: image -> features -> evidence. Any segmentation network becomes generative here."""
+
+from gmmseg.models.heads import HEAD_PRESETS, GMMHead, HeadSettings, SoftmaxHead, head_settings, make_head
+from gmmseg.models.outputs import SegmenterOutput
+from gmmseg.models.pretrained import from_pretrained
+from gmmseg.models.segmenter import Segmenter
+from gmmseg.models.weights import WeightsError
+from gmmseg.models.zoo import ZOO, build
+
+__all__ = [
+    "HEAD_PRESETS",
+    "ZOO",
+    "GMMHead",
+    "HeadSettings",
+    "Segmenter",
+    "SegmenterOutput",
+    "SoftmaxHead",
+    "WeightsError",
+    "build",
+    "from_pretrained",
+    "head_settings",
+    "make_head",
+]

@@ -1,0 +1,108 @@
+"""The files of a segmenter: config.json and model.safetensors, in the Hugging Face manner."""
+
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+import gmmseg
+from gmmseg.models.weights import WeightsError, read_weights
+
+if TYPE_CHECKING:
+    from gmmseg.models.segmenter import Segmenter
+
+CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
+FORMAT = 1
+
+
+def write_checkpoint(segmenter: "Segmenter", folder: Path) -> None:
+    """Write both files to ``folder``; each appears whole or not at all."""
+    folder.mkdir(parents=True, exist_ok=True)
+    state = {
+        name: value.detach().cpu().contiguous().clone() for name, value in segmenter.state_dict().items()
+    }
+    with tempfile.TemporaryDirectory(dir=folder) as scratch:
+        weights, config = Path(scratch, WEIGHTS_FILE), Path(scratch, CONFIG_FILE)
+        save_file(state, weights, metadata={"format": "pt"})
+        config.write_text(json.dumps(describe(segmenter), indent=2) + "\n")
+        os.replace(weights, folder / WEIGHTS_FILE)
+        os.replace(config, folder / CONFIG_FILE)
+
+
+def describe(segmenter: "Segmenter") -> dict[str, Any]:
+    """The contents of config.json: how to build the network, what its classes are called, its threshold."""
+    return {
+        "library": "gmmseg",
+        "format": FORMAT,
+        "version": gmmseg.__version__,
+        "num_classes": segmenter.num_classes,
+        "recipe": segmenter.recipe,
+        "label_names": segmenter.label_names,
+        "colours": segmenter.colours,
+        "threshold": segmenter.threshold,
+    }
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """config.json of ``folder``, checked to be one of ours."""
+    path = folder / CONFIG_FILE
+    if not path.is_file():
+        raise WeightsError(
+            f"{path} is missing: a segmenter is a folder with {CONFIG_FILE} and {WEIGHTS_FILE}"
+        )
+    try:
+        config = json.loads(path.read_text())
+    except json.JSONDecodeError as error:
+        raise WeightsError(f"{path}: not valid JSON ({error})") from error
+    if not isinstance(config, dict) or config.get("library") != "gmmseg":
+        raise WeightsError(
+            f"{path}: not the configuration of a gmmseg segmenter; to use another library's model, "
+            "load it there and give it to gmmseg.convert"
+        )
+    if config.get("format") != FORMAT:
+        raise WeightsError(
+            f"{path}: format {config.get('format')}, this version of gmmseg reads format {FORMAT}"
+        )
+    return config
+
+
+def read_state(segmenter: "Segmenter", folder: Path) -> None:
+    """Fill ``segmenter`` from model.safetensors; anything missing, left over or of another shape is an error."""
+    path = folder / WEIGHTS_FILE
+    state = read_weights(path)
+    expected = segmenter.state_dict()
+    faults = [f"missing {name}" for name in expected if name not in state]
+    faults += [f"unexpected {name}" for name in state if name not in expected]
+    faults += [
+        f"{name}: {tuple(state[name].shape)} in the file, {tuple(value.shape)} in the network"
+        for name, value in expected.items()
+        if name in state and state[name].shape != value.shape
+    ]
+    if faults:
+        raise WeightsError(
+            f"{path} does not fit the architecture ({len(faults)} differences): " + "; ".join(faults[:8])
+        )
+    _copy_state(segmenter, state)
+
+
+@torch.no_grad()
+def _copy_state(segmenter: "Segmenter", state: dict[str, Tensor]) -> None:
+    for name, value in segmenter.state_dict().items():
+        value.copy_(state[name])
+
+
+def push_checkpoint(segmenter: "Segmenter", repo_id: str, *, private: bool, token: str | None) -> str:
+    """Upload both files to a repository of the hub, which is created if need be; returns its address."""
+    from huggingface_hub import HfApi
+
+    api = HfApi(token=token)
+    api.create_repo(repo_id, private=private, exist_ok=True)
+    with tempfile.TemporaryDirectory() as scratch:
+        write_checkpoint(segmenter, Path(scratch))
+        api.upload_folder(repo_id=repo_id, folder_path=scratch)
+    return f"https://huggingface.co/{repo_id}"

@@ -1,0 +1,72 @@
+"""The contract between networks and heads: what a feature extractor is, and the blocks they share."""
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
+
+
+class Features(NamedTuple):
+    """``main`` (b f h w) for the head; ``auxiliary`` maps, each (b f' h' w'), for the auxiliary heads."""
+
+    main: Tensor
+    auxiliary: tuple[Tensor, ...] = ()
+
+
+class FeatureExtractor(nn.Module):
+    """Normalised images (b 3 H W) -> Features, whose main map is (b out_channels ceil(H/stride) ceil(W/stride)).
+
+    ``backbone`` is the part that comes pretrained; ``auxiliary_channels`` says how wide each auxiliary map is.
+    """
+
+    out_channels: int
+    stride: int
+    backbone: nn.Module
+    auxiliary_channels: tuple[int, ...] = ()
+    mean: tuple[float, float, float] = IMAGENET_MEAN
+    std: tuple[float, float, float] = IMAGENET_STD
+
+    def forward(self, images: Tensor) -> Features:
+        raise NotImplementedError
+
+
+def conv_bn_relu(
+    in_channels: int, out_channels: int, kernel: int, *, dilation: int = 1, stride: int = 1, groups: int = 1
+) -> nn.Sequential:
+    """Convolution that keeps the size (at stride 1), batch norm, ReLU."""
+    padding = dilation * (kernel // 2)
+    return nn.Sequential(
+        nn.Conv2d(in_channels, out_channels, kernel, stride, padding, dilation, groups, bias=False),
+        nn.BatchNorm2d(out_channels),
+        nn.ReLU(inplace=True),
+    )
+
+
+def separable_conv(in_channels: int, out_channels: int, *, dilation: int = 1) -> nn.Sequential:
+    """3x3 depthwise and 1x1 pointwise convolution, each with batch norm and ReLU."""
+    depthwise = conv_bn_relu(in_channels, in_channels, 3, dilation=dilation, groups=in_channels)
+    return nn.Sequential(depthwise, conv_bn_relu(in_channels, out_channels, 1))
+
+
+def resize(maps: Tensor, size: tuple[int, int] | torch.Size) -> Tensor:
+    """Bilinear resize of maps (b c h w) to ``size``, pixel centres aligned."""
+    if maps.shape[-2:] == tuple(size):
+        return maps
+    return F.interpolate(maps, size=tuple(size), mode="bilinear", align_corners=False)
+
+
+def pad_to_multiple(images: Tensor, divisor: int) -> Tensor:
+    """Images (b 3 h w) with zeros to the right and below, so that ``divisor`` divides both sides."""
+    height, width = images.shape[-2:]
+    return F.pad(images, (0, -width % divisor, 0, -height % divisor))
+
+
+def crop_to_image(maps: Tensor, image_size: torch.Size, stride: int) -> Tensor:
+    """The part of maps (b f h w) of a padded image that lies over the image itself."""
+    height, width = image_size
+    return maps[..., : math.ceil(height / stride), : math.ceil(width / stride)]

@@ -1,0 +1,149 @@
+"""Classifiers on features: the generative head and its honest twin, a softmax classifier."""
+
+from dataclasses import dataclass, replace
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from gmmseg.mixture import ClassMixture, DiscriminativeMixture, make_link
+from gmmseg.models.outputs import SegmenterOutput
+
+
+@dataclass(frozen=True)
+class HeadSettings:
+    """What kind of head to put on a network; plain data, so that it can be stored beside the weights.
+
+    ``kind``: gmm or softmax; the rest concerns gmm alone. ``components`` and ``dim`` size the mixtures,
+    ``projection`` (linear, l2, reference) makes points of features, ``link`` (bayes, class_norm, affine)
+    makes class scores of evidence, ``winner`` takes the best component as the class evidence instead of
+    the exact sum, ``discriminative`` trains the mixtures by gradient (an ablation).
+    """
+
+    kind: str = "gmm"
+    components: int = 5
+    dim: int = 64
+    projection: str = "l2"
+    link: str = "affine"
+    winner: bool = True
+    discriminative: bool = False
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("gmm", "softmax"):
+            raise ValueError(f"unknown kind of head {self.kind!r}: choose gmm or softmax")
+
+
+HEAD_PRESETS = {
+    "paper": HeadSettings(projection="linear", link="bayes"),
+    "reference": HeadSettings(projection="reference", link="class_norm"),
+    "default": HeadSettings(projection="l2", link="affine"),
+    "softmax": HeadSettings(kind="softmax"),
+}
+
+
+def head_settings(head: "str | HeadSettings") -> HeadSettings:
+    """The settings a name stands for: paper, reference, default (also called gmm) or softmax."""
+    if isinstance(head, HeadSettings):
+        return head
+    name = "default" if head == "gmm" else head
+    if name not in HEAD_PRESETS:
+        raise ValueError(f"unknown head {head!r}: choose gmm, {', '.join(HEAD_PRESETS)} or give HeadSettings")
+    return HEAD_PRESETS[name]
+
+
+class UnitNorm(nn.Module):
+    """Points (n d) scaled to unit length."""
+
+    def forward(self, points: Tensor) -> Tensor:
+        return F.normalize(points, dim=-1)
+
+
+def make_projection(name: str, in_channels: int, dim: int) -> nn.Module:
+    """Features (n f) -> points (n d), a 1x1 convolution written for rows.
+
+    ``linear``: nothing more (the paper). ``l2``: then unit length. ``reference``: then batch norm, ReLU,
+    LayerNorm and unit length.
+    """
+    if name == "linear":
+        return nn.Linear(in_channels, dim)
+    if name == "l2":
+        return nn.Sequential(nn.Linear(in_channels, dim), UnitNorm())
+    if name == "reference":
+        linear = nn.Linear(in_channels, dim, bias=False)
+        return nn.Sequential(
+            linear, nn.BatchNorm1d(dim), nn.ReLU(inplace=True), nn.LayerNorm(dim), UnitNorm()
+        )
+    raise ValueError(f"unknown projection {name!r}: choose linear, l2 or reference")
+
+
+class GMMHead(nn.Module):
+    """features -> points -> log densities -> evidence -> logits. Pure: no forward pass moves the mixtures."""
+
+    def __init__(
+        self, in_channels: int, mixture: ClassMixture, *, projection: str = "linear", link: str = "bayes"
+    ):
+        super().__init__()
+        self.projection = make_projection(projection, in_channels, mixture.dim)
+        self.mixture = mixture
+        self.link = make_link(link, mixture.num_classes)
+
+    @property
+    def num_classes(self) -> int:
+        return self.mixture.num_classes
+
+    def classify(self, embeddings: Tensor) -> SegmenterOutput:
+        """Embeddings (n f) -> logits (n c), points (n d), evidence (n c), log densities (n c k)."""
+        points = self.projection(embeddings).float()
+        log_densities = self.mixture.log_density(points)
+        evidence = self.mixture.evidence(log_densities)
+        logits = self.link(evidence, self.mixture.log_prior)
+        return SegmenterOutput(logits, points, evidence, log_densities)
+
+    def forward(self, features: Tensor) -> SegmenterOutput:
+        """Features (b f h w) -> the same four as maps, each (b ... h w).
+
+        In channels_last the rows are a view of the features and the maps are views of the rows.
+        """
+        b, f, h, w = features.shape
+        rows = self.classify(features.permute(0, 2, 3, 1).reshape(-1, f))
+        return replace(
+            rows,
+            logits=_as_map(rows.logits, b, h, w),
+            points=_as_map(rows.points, b, h, w),
+            evidence=_as_map(rows.evidence, b, h, w),
+            log_densities=_as_map(rows.log_densities, b, h, w),
+        )
+
+
+def _as_map(rows: Tensor | None, b: int, h: int, w: int) -> Tensor:
+    """Rows (b*h*w ...) -> maps (b ... h w), a view."""
+    assert rows is not None
+    return rows.unflatten(0, (b, h, w)).movedim((1, 2), (-2, -1))
+
+
+class SoftmaxHead(nn.Module):
+    """The honest twin: one 1x1 convolution from features to logits.
+
+    ``classifier`` replaces that convolution by one that exists already (of a converted network).
+    """
+
+    def __init__(self, in_channels: int, num_classes: int, classifier: nn.Module | None = None) -> None:
+        super().__init__()
+        self.num_classes = num_classes
+        self.classifier = classifier if classifier is not None else nn.Conv2d(in_channels, num_classes, 1)
+
+    def classify(self, embeddings: Tensor) -> SegmenterOutput:
+        """Embeddings (n f) -> logits (n c); the points are the embeddings."""
+        return SegmenterOutput(self.classifier(embeddings[:, :, None, None])[:, :, 0, 0], embeddings)
+
+    def forward(self, features: Tensor) -> SegmenterOutput:
+        """Features (b f h w) -> logits (b c h w); the points are the features."""
+        return SegmenterOutput(self.classifier(features), features)
+
+
+def make_head(settings: HeadSettings, in_channels: int, num_classes: int) -> GMMHead | SoftmaxHead:
+    """The head that ``settings`` describe, for features with ``in_channels`` channels."""
+    if settings.kind == "softmax":
+        return SoftmaxHead(in_channels, num_classes)
+    kind = DiscriminativeMixture if settings.discriminative else ClassMixture
+    mixture = kind(num_classes, settings.components, settings.dim, winner=settings.winner)
+    return GMMHead(in_channels, mixture, projection=settings.projection, link=settings.link)

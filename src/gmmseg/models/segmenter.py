@@ -1,0 +1,152 @@
+"""A segmenter: a feature extractor and a head, both visible, both swappable."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from gmmseg.labels import IGNORE
+from gmmseg.mixture import ClassMixture
+from gmmseg.models.checkpoint import push_checkpoint, write_checkpoint
+from gmmseg.models.features import IMAGENET_MEAN, IMAGENET_STD, Features, resize
+from gmmseg.models.heads import GMMHead, SoftmaxHead
+from gmmseg.models.outputs import SegmenterOutput
+
+Colour = tuple[int, int, int]
+
+
+class Segmenter(nn.Module):
+    """Images (b 3 H W), RGB in [0, 1] -> SegmenterOutput at the stride of the features.
+
+    ``features`` maps normalised images to maps (b f h w) or Features, and has ``out_channels``, ``stride``
+    and ``backbone``. ``recipe`` is what `from_pretrained` needs to build the same network again.
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(
+        self,
+        features: nn.Module,
+        head: GMMHead | SoftmaxHead,
+        *,
+        mean: tuple[float, float, float] = IMAGENET_MEAN,
+        std: tuple[float, float, float] = IMAGENET_STD,
+        auxiliary_heads: tuple[nn.Module, ...] = (),
+        recipe: dict[str, Any] | None = None,
+    ) -> None:
+        super().__init__()
+        self.features = features
+        self.head = head
+        self.auxiliary_heads = nn.ModuleList(auxiliary_heads)
+        self.register_buffer("mean", torch.tensor(mean).view(3, 1, 1), persistent=False)
+        self.register_buffer("std", torch.tensor(std).view(3, 1, 1), persistent=False)
+        self.recipe = recipe
+        self.label_names: tuple[str, ...] | None = None
+        self.colours: tuple[Colour, ...] | None = None
+        self.threshold: float | None = None
+
+    @property
+    def mixture(self) -> ClassMixture | None:
+        """The mixtures of a generative head; None for a softmax head."""
+        return self.head.mixture if isinstance(self.head, GMMHead) else None
+
+    @property
+    def num_classes(self) -> int:
+        return self.head.num_classes
+
+    @property
+    def stride(self) -> int:
+        return int(self.features.stride)
+
+    @property
+    def backbone(self) -> nn.Module:
+        """The part that came pretrained."""
+        backbone = self.features.backbone
+        assert isinstance(backbone, nn.Module)
+        return backbone
+
+    def normalise(self, images: Tensor) -> Tensor:
+        """Images in [0, 1] as the network was trained to see them, in channels_last."""
+        return ((images - self.mean) / self.std).contiguous(memory_format=torch.channels_last)
+
+    def forward(self, images: Tensor) -> SegmenterOutput:
+        features = self.features(self.normalise(images))
+        if isinstance(features, Tensor):
+            features = Features(features)
+        output = self.head(features.main)
+        if not (self.training and len(self.auxiliary_heads)):
+            return output
+        auxiliary = tuple(
+            head(maps) for head, maps in zip(self.auxiliary_heads, features.auxiliary, strict=True)
+        )
+        return replace(output, auxiliary=auxiliary)
+
+    def losses(
+        self, output: SegmenterOutput, labels: Tensor, *, component: bool = False
+    ) -> dict[str, Tensor]:
+        """Named, unweighted terms for labels (b H W) int64, each zero when every label is IGNORE.
+
+        ``posterior``: cross-entropy of the posterior at the labels' resolution. ``component`` (when asked
+        for, generative heads): cross-entropy of each pixel's own component among all c*k. ``auxiliary``:
+        mean cross-entropy of the auxiliary heads.
+        """
+        terms = {"posterior": cross_entropy(resize(output.logits, labels.shape[-2:]), labels)}
+        if component and output.log_densities is not None:
+            terms["component"] = component_cross_entropy(output.log_densities, labels)
+        if output.auxiliary:
+            each = [cross_entropy(resize(logits, labels.shape[-2:]), labels) for logits in output.auxiliary]
+            terms["auxiliary"] = torch.stack(each).mean()
+        return terms
+
+    @torch.no_grad()
+    def em_points(self, output: SegmenterOutput, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """What `OnlineEM.step` takes: points (n d), labels (n), groups (n) = index of the image in the batch.
+
+        Labels (b H W) are taken at the centres of the feature map's cells.
+        """
+        points = output.points.detach()
+        b, d, h, w = points.shape
+        small = shrink_labels(labels, (h, w))
+        groups = torch.arange(b, device=points.device).repeat_interleave(h * w)
+        return points.permute(0, 2, 3, 1).reshape(-1, d), small.reshape(-1), groups
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Write config.json and model.safetensors to ``folder``: the network and the mixtures, no training state."""
+        write_checkpoint(self, Path(folder))
+
+    def push_to_hub(self, repo_id: str, *, private: bool = False, token: str | None = None) -> str:
+        """Upload what `save_pretrained` writes to a repository of the Hugging Face hub; returns its address."""
+        return push_checkpoint(self, repo_id, private=private, token=token)
+
+
+def shrink_labels(labels: Tensor, size: tuple[int, int]) -> Tensor:
+    """Labels (b H W) at the centres of the cells of a coarser grid, (b h w)."""
+    return F.interpolate(labels[:, None].float(), size=size, mode="nearest-exact")[:, 0].to(labels.dtype)
+
+
+def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    """Mean over the labelled pixels, logits (b c h w) and labels (b h w); 0 when there are none."""
+    total = F.cross_entropy(logits.float(), labels, ignore_index=IGNORE, reduction="sum")
+    return total / (labels != IGNORE).sum().clamp_min(1)
+
+
+def component_cross_entropy(log_densities: Tensor, labels: Tensor) -> Tensor:
+    """Cross-entropy of each cell's own component among all c*k, log densities (b c k h w), labels (b H W).
+
+    The own component is the best one of the labelled class. Works on rows (n k c), the order in which the
+    densities lie in memory.
+    """
+    _, c, k, h, w = log_densities.shape
+    rows = log_densities.permute(0, 3, 4, 2, 1).reshape(-1, k, c)
+    small = shrink_labels(labels, (h, w)).reshape(-1)
+    labelled = small != IGNORE
+    own_class = torch.where(labelled, small, 0)
+    own = rows.detach().gather(2, own_class[:, None, None].expand(-1, k, 1))[..., 0].argmax(-1)
+    # IGNORE is a valid component number when c*k > 255, hence a negative one here.
+    targets = torch.where(labelled, own * c + own_class, -1)
+    total = F.cross_entropy(rows.flatten(1), targets, ignore_index=-1, reduction="sum")
+    return total / labelled.sum().clamp_min(1)

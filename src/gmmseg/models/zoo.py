@@ -1,0 +1,135 @@
+"""Named networks, each as a generative segmenter or as its softmax twin: a table of contents in code."""
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any
+
+from torch import nn
+
+from gmmseg.models.backbones import TimmBackbone
+from gmmseg.models.deeplab import DeepLabV3PlusFeatures
+from gmmseg.models.fcn import FCNFeatures, auxiliary_head
+from gmmseg.models.features import FeatureExtractor
+from gmmseg.models.heads import HeadSettings, head_settings, make_head
+from gmmseg.models.huggingface import mit_segformer
+from gmmseg.models.ocr import OCRFeatures
+from gmmseg.models.segmenter import Segmenter
+from gmmseg.models.unet import TinyUNetFeatures
+from gmmseg.models.vit import FrozenViTFeatures
+
+FeatureBuilder = Callable[[int, str | None], FeatureExtractor]
+"""(number of classes, weights of the backbone) -> features; few networks look at the classes."""
+
+
+def fcn(backbone: str, num_classes: int, weights: str | None, *, channels: int = 512) -> FeatureExtractor:
+    """FCN over a ResNet dilated to stride 8."""
+    maps = TimmBackbone(backbone, out_indices=(3, 4), weights=weights, options={"output_stride": 8})
+    return FCNFeatures(maps, channels=channels)
+
+
+def deeplabv3plus(
+    backbone: str,
+    num_classes: int,
+    weights: str | None,
+    *,
+    output_stride: int = 8,
+    channels: int = 512,
+    dropout: float = 0.1,
+) -> FeatureExtractor:
+    """DeepLabV3+ over a dilated backbone; the dilations follow its stride."""
+    maps = TimmBackbone(
+        backbone, out_indices=(1, 3, 4), weights=weights, options={"output_stride": output_stride}
+    )
+    dilations = (12, 24, 36) if output_stride == 8 else (6, 12, 18)
+    return DeepLabV3PlusFeatures(maps, channels=channels, dilations=dilations, dropout=dropout)
+
+
+def ocrnet(backbone: str, num_classes: int, weights: str | None, *, channels: int = 512) -> FeatureExtractor:
+    """OCRNet over the four resolutions of an HRNet."""
+    maps = TimmBackbone(backbone, out_indices=(1, 2, 3, 4), weights=weights, options={"feature_location": ""})
+    return OCRFeatures(maps, num_classes, channels=channels, key_channels=channels // 2)
+
+
+def frozen_vit(
+    backbone: str, num_classes: int, weights: str | None, *, blocks: tuple[int, ...]
+) -> FeatureExtractor:
+    """A light decoder over the named blocks of a frozen ViT."""
+    maps = TimmBackbone(backbone, out_indices=blocks, weights=weights, options={"dynamic_img_size": True})
+    return FrozenViTFeatures(maps)
+
+
+def segformer(size: str, num_classes: int, weights: str | None) -> FeatureExtractor:
+    return mit_segformer(size, weights)
+
+
+def tiny_unet(num_classes: int, weights: str | None) -> FeatureExtractor:
+    if weights is not None:
+        raise ValueError("tiny_unet is trained from scratch: there are no backbone weights to load")
+    return TinyUNetFeatures()
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A named network: what it is, in a line, and how to build its features."""
+
+    summary: str
+    features: FeatureBuilder
+
+
+_LITE0 = partial(deeplabv3plus, "tf_efficientnet_lite0", output_stride=16, channels=128, dropout=0.0)
+
+ZOO: dict[str, Entry] = {
+    "tiny_unet": Entry("a small U-Net from scratch, for demonstrations on a CPU", tiny_unet),
+    "deeplabv3plus_efficientnet_lite0": Entry(
+        "DeepLabV3+ over EfficientNet-Lite0, trainable on a CPU", _LITE0
+    ),
+    "fcn_resnet101": Entry("FCN over ResNet-101, as in the paper", partial(fcn, "resnet101c")),
+    "deeplabv3plus_resnet101": Entry(
+        "DeepLabV3+ over ResNet-101, as in the paper", partial(deeplabv3plus, "resnet101c")
+    ),
+    "ocrnet_hrnet_w48": Entry("OCRNet over HRNetV2-W48, as in the paper", partial(ocrnet, "hrnet_w48")),
+    "segformer_mit_b0": Entry("SegFormer over MiT-B0, the smallest", partial(segformer, "b0")),
+    "segformer_mit_b1": Entry("SegFormer over MiT-B1", partial(segformer, "b1")),
+    "segformer_mit_b2": Entry("SegFormer over MiT-B2", partial(segformer, "b2")),
+    "segformer_mit_b3": Entry("SegFormer over MiT-B3", partial(segformer, "b3")),
+    "segformer_mit_b4": Entry("SegFormer over MiT-B4", partial(segformer, "b4")),
+    "segformer_mit_b5": Entry("SegFormer over MiT-B5, as in the paper", partial(segformer, "b5")),
+}
+
+
+def build(
+    name: str, *, num_classes: int, head: str | HeadSettings = "default", weights: str | None = None
+) -> Segmenter:
+    """The network called ``name`` with a head for ``num_classes`` classes.
+
+    ``head``: default (or gmm), paper, reference, softmax, or HeadSettings. ``weights`` of the backbone:
+    None (random), "pretrained" (from the hub) or a .safetensors / .pth file.
+    """
+    if name not in ZOO:
+        raise ValueError(f"unknown network {name!r}: choose one of {', '.join(ZOO)}")
+    if num_classes < 1:
+        raise ValueError(f"num_classes must be at least 1, got {num_classes}")
+    settings = head_settings(head)
+    recipe = {"source": "zoo", "name": name, "num_classes": num_classes, "head": asdict(settings)}
+    return assemble(ZOO[name].features(num_classes, weights), num_classes, settings, recipe)
+
+
+def assemble(
+    features: FeatureExtractor, num_classes: int, settings: HeadSettings, recipe: dict[str, Any] | None = None
+) -> Segmenter:
+    """Features, a head as described, and the auxiliary heads the features provide for."""
+    return Segmenter(
+        features,
+        make_head(settings, features.out_channels, num_classes),
+        mean=features.mean,
+        std=features.std,
+        auxiliary_heads=_auxiliary_heads(features, num_classes),
+        recipe=recipe,
+    )
+
+
+def _auxiliary_heads(features: FeatureExtractor, num_classes: int) -> tuple[nn.Module, ...]:
+    if isinstance(features, OCRFeatures):
+        return (nn.Identity(),)  # its auxiliary map is its coarse segmentation, logits already
+    return tuple(auxiliary_head(channels, num_classes) for channels in features.auxiliary_channels)
