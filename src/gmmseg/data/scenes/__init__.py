@@ -6,7 +6,7 @@ things in it that no scene of ``Scenes`` holds.
 
 import numpy as np
 import torch
-from scipy.ndimage import binary_dilation
+from scipy.ndimage import binary_dilation, label
 from torch.utils.data import Dataset
 
 from gmmseg.data.sample import Sample
@@ -60,7 +60,12 @@ class ScenesAnomaly(Dataset[Sample]):
     label_space = None
 
     def __init__(
-        self, split: str = "test", *, size: tuple[int, int] = (96, 160), length: int | None = None, seed: int = 0
+        self,
+        split: str = "test",
+        *,
+        size: tuple[int, int] = (96, 160),
+        length: int | None = None,
+        seed: int = 0,
     ) -> None:
         _check(split, ANOMALY_LENGTHS, size)
         self.split, self.size, self.seed = split, size, seed
@@ -74,10 +79,17 @@ class ScenesAnomaly(Dataset[Sample]):
             raise IndexError(index)
         key = (self.seed, _ANOMALY_STREAM + _STREAMS[self.split], index)
         image, labels = draw_scene(key, self.size, strangers=True)
-        strange = labels == STRANGER
-        mask = strange.astype(np.uint8)
-        mask[binary_dilation(strange) & ~strange] = IGNORE
-        return _sample(image, mask, f"scenes_anomaly_{self.split}_{index:05d}")
+        return _sample(image, _anomaly_mask(labels == STRANGER), f"scenes_anomaly_{self.split}_{index:05d}")
+
+
+def _anomaly_mask(strange: np.ndarray) -> np.ndarray:
+    """0 / 1 / IGNORE from where unknown things show (h w); what peeps out with a few pixels only is IGNORE too."""
+    pieces, count = label(strange)
+    tiny = np.flatnonzero(np.bincount(pieces.ravel(), minlength=count + 1) < strange.size / 1000)
+    mask = strange.astype(np.uint8)
+    mask[binary_dilation(strange) & ~strange] = IGNORE
+    mask[strange & np.isin(pieces, tiny)] = IGNORE
+    return mask
 
 
 def _sample(image: np.ndarray, labels: np.ndarray, name: str) -> Sample:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from gmmseg.data.scenes.canvas import Canvas, Surface
+from gmmseg.data.scenes.canvas import Canvas, Surface, rgb
 from gmmseg.data.scenes.classes import BUILDING, FENCE, VEGETATION
 from gmmseg.data.scenes.ground import Street, cells
 from gmmseg.data.scenes.palette import BRICK, DARK, LEAF, METAL, PAINT, PLASTER, STONE, WOOD, pick, tone
@@ -26,19 +26,19 @@ class Facade:
         self.shop = pick(rng, PAINT) if rng.random() < 0.4 else None
 
     def colours(self, part: Surface, u: np.ndarray, v: np.ndarray, z: np.ndarray) -> np.ndarray:
-        """Colour of every pixel (h w 3), whether the building covers it or not."""
+        """Colour of every pixel (3 h w), whether the building covers it or not."""
         fine, _, wide, _ = part.grain
-        near = np.exp(-z / np.float32(25))
+        near = np.exp(z / np.float32(-25))
         if self.style == "glass":
-            skin = np.broadcast_to(np.float32(tone(self.colour, 0.6)), (*u.shape, 3))
+            skin = rgb(tone(self.colour, 0.6))
         else:
             tile, joints = cells(self.rng, u, v, (0.5, 0.18) if self.style == "brick" else (2.4, 1.2), 0.04)
             strength = 0.25 if self.style == "brick" else 0.05
-            skin = (1 + near * strength * (0.5 * tile - joints))[..., None] * np.float32(self.colour)
-        skin = np.where(self._panes(u, v)[..., None], self._window(u, v), skin)
+            skin = (1 + near * np.float32(strength) * (np.float32(0.5) * tile - joints)) * rgb(self.colour)
+        skin = np.where(self._panes(u, v), self._window(u, v), skin)
         if self.shop is not None:
-            skin = np.where((v < 3.0)[..., None], self._shop(u, v), skin)
-        return skin * (1 + 0.04 * fine + 0.07 * wide)[..., None]
+            skin = np.where(v < 3.0, self._shop(u, v), skin)
+        return skin * (1 + 0.04 * fine + 0.07 * wide)
 
     def _panes(self, u: np.ndarray, v: np.ndarray) -> np.ndarray:
         column, row = u / np.float32(self.pitch[0]), v / np.float32(self.pitch[1])
@@ -58,12 +58,12 @@ class Facade:
         lit = np.float32((1.3, 1.05, 0.65)) / np.float32(self.weather.light[1] + 0.3)
         table = np.where(chance > 1 - self.weather.lamps, lit, pane).astype(np.float32)
         column, row = np.floor(u / np.float32(self.pitch[0])), np.floor(v / np.float32(self.pitch[1]))
-        return table[(column * 17 + row * 31).astype(np.int32) & 127]
+        return np.take(table.T, (column * 17 + row * 31).astype(np.int32) & 127, axis=1)
 
     def _shop(self, u: np.ndarray, v: np.ndarray) -> np.ndarray:
         bay = u / np.float32(2.5)
         glass = ((bay - np.floor(bay)) > 0.12) & (v < 2.2) & (v > 0.4)
-        return np.where(glass[..., None], np.float32((0.16, 0.17, 0.18)), np.float32(self.shop or DARK))
+        return np.where(glass, rgb((0.16, 0.17, 0.18)), rgb(self.shop or DARK))
 
 
 def paint_skyline(canvas: Canvas, street: Street, weather: Weather, rng: np.random.Generator) -> None:
@@ -73,17 +73,30 @@ def paint_skyline(canvas: Canvas, street: Street, weather: Weather, rng: np.rand
     _, medium, wide, _ = canvas.grain
     blocks = rng.uniform(0, 22, 64) * (rng.random(64) < 0.7)
     top = blocks.astype(np.float32)[np.floor(x / np.float32(rng.uniform(5, 12))).astype(np.int64) & 63]
-    colours = np.float32(pick(rng, STONE + BRICK)) * (1 + 0.1 * medium)[..., None]
+    colours = rgb(pick(rng, STONE + BRICK)) * (1 + 0.1 * medium)
     canvas.fill((y > 0) & (y < top), colours, BUILDING, z)
     trees = np.float32(rng.uniform(0, 9)) + 4 * wide + 2 * medium
-    leaves = np.float32(pick(rng, LEAF[:6])) * (1 + 0.3 * medium)[..., None]
+    leaves = rgb(pick(rng, LEAF[:6])) * (1 + 0.3 * medium)
     canvas.fill((y > 0) & (y < trees), leaves, VEGETATION, z)
 
 
 def paint_building(
-    canvas: Canvas, facade: Facade, x: float, near: float, far: float, rng: np.random.Generator
+    canvas: Canvas,
+    facade: Facade,
+    x: float,
+    near: float,
+    far: float,
+    rng: np.random.Generator,
+    *,
+    end_wall: bool,
 ) -> None:
-    """One building whose street side stands at ``x`` from ``near`` to ``far``; its end wall first."""
+    """One building whose street side stands at ``x`` from ``near`` to ``far``; its end wall first, if it shows."""
+    if end_wall:
+        _paint_end(canvas, facade, x, near, rng)
+    _paint_along(canvas, x, near, far, facade.height, BUILDING, facade.colours)
+
+
+def _paint_end(canvas: Canvas, facade: Facade, x: float, near: float, rng: np.random.Generator) -> None:
     depth = np.sign(x) * rng.uniform(6, 15)
     across, up = canvas.camera.front(near)
     low, high = sorted((x, x + depth))
@@ -94,7 +107,6 @@ def paint_building(
         u, v = np.broadcast_arrays(across[:, columns], up[rows])
         colours = np.float32(0.8) * facade.colours(end, u, v, np.float32(near))
         end.fill(np.ones(u.shape, bool), colours, BUILDING, near)
-    _paint_along(canvas, x, near, far, facade.height, BUILDING, facade.colours)
 
 
 def _extent(rows: np.ndarray, columns: np.ndarray) -> tuple[slice, slice] | None:
@@ -127,17 +139,17 @@ def paint_fence(canvas: Canvas, x: float, near: float, far: float, rng: np.rando
     """A railing, planks or a low wall along ``x``; the label covers a railing's gaps too."""
     height, kind = rng.uniform(0.8, 2.0), rng.integers(3)
     pitch = np.float32((rng.uniform(0.2, 0.4), rng.uniform(0.15, 0.3), 1.0)[kind])
-    colour = np.float32(pick(rng, (METAL, WOOD + PAINT[:1], STONE + BRICK)[kind]))
+    colour = rgb(pick(rng, (METAL, WOOD + PAINT[:1], STONE + BRICK)[kind]))
 
     def skin(part: Surface, u: np.ndarray, v: np.ndarray, z: np.ndarray) -> np.ndarray:
         fine, _, wide, _ = part.grain
-        colours = colour * (1 + 0.06 * fine + 0.1 * wide)[..., None]
+        colours = colour * (1 + 0.06 * fine + 0.1 * wide)
         phase = u / pitch - np.floor(u / pitch)
         if kind == 0:
             bars = (phase < 0.35) | (np.abs(v - height) < 0.12) | (np.abs(v - 0.2) < 0.08)
-            return np.where(bars[..., None], colours, part.image)
+            return np.where(bars, colours, part.image)
         if kind == 1:
-            return colours * np.where(phase < 0.15, np.float32(0.6), np.float32(1))[..., None]
+            return colours * np.where(phase < 0.15, np.float32(0.6), np.float32(1))
         return colours
 
     _paint_along(canvas, x, near, far, height, FENCE, skin)

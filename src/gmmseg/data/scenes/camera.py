@@ -4,6 +4,7 @@ World axes: x to the right, y up from the ground, z ahead. The camera stands at 
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -40,11 +41,17 @@ class Camera:
         scale = self.focal / max(z, NEAR)
         return self.centre + x * scale, self.horizon + (self.eye - y) * scale
 
+    def sees(self, x: float, z: float, radius: float) -> bool:
+        """Whether something ``radius`` metres to both sides of (x, z) is in view."""
+        return self.project(x + radius, 0, z)[0] > 0 and self.project(x - radius, 0, z)[0] < self.width
+
+    @cached_property
     def rows(self) -> np.ndarray:
         """Height below the horizon of every pixel row, (h 1), in focal lengths."""
         rows = np.arange(self.height, dtype=np.float32)[:, None] + 0.5
         return (rows - np.float32(self.horizon)) / np.float32(self.focal)
 
+    @cached_property
     def columns(self) -> np.ndarray:
         """Distance right of the vanishing point of every pixel column, (1 w), in focal lengths."""
         columns = np.arange(self.width, dtype=np.float32)[None, :] + 0.5
@@ -52,16 +59,16 @@ class Camera:
 
     def ground(self) -> tuple[np.ndarray, np.ndarray]:
         """Where each pixel's ray meets the ground: x (h w) and z (h 1); z is huge above the horizon."""
-        z = np.float32(self.eye) / np.maximum(self.rows(), np.float32(1e-4))
-        return self.columns() * z, z
+        z = np.float32(self.eye) / np.maximum(self.rows, np.float32(1e-4))
+        return self.columns * z, z
 
     def wall(self, x: float) -> tuple[np.ndarray, np.ndarray]:
         """Where rays meet the upright plane along the street at ``x``: z (1 w), negative behind, and y (h w)."""
-        columns = self.columns()
+        columns = self.columns
         safe = np.where(np.abs(columns) < 1e-4, np.float32(1e-4), columns)
         z = np.float32(x) / safe
-        return z, np.float32(self.eye) - self.rows() * z
+        return z, np.float32(self.eye) - self.rows * z
 
     def front(self, z: float) -> tuple[np.ndarray, np.ndarray]:
         """Where rays meet the upright plane across the street at ``z``: x (1 w) and y (h 1)."""
-        return self.columns() * np.float32(z), np.float32(self.eye) - self.rows() * np.float32(z)
+        return self.columns * np.float32(z), np.float32(self.eye) - self.rows * np.float32(z)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gmmseg.data.scenes.canvas import Canvas
+from gmmseg.data.scenes.canvas import Canvas, Colour, Surface, rgb
 from gmmseg.data.scenes.classes import PAVEMENT, ROAD, VEGETATION
 from gmmseg.data.scenes.palette import BRICK, LEAF, STONE, WHITE, pick, tone
 from gmmseg.data.scenes.weather import Weather
@@ -27,7 +27,7 @@ class Street:
             right=rng.uniform(1.8, 5.0),
             left_walk=rng.uniform(1.2, 4.0),
             right_walk=rng.uniform(1.2, 4.0),
-            length=rng.uniform(35, 120),
+            length=rng.uniform(30, 75),
         )
 
     def kerb(self, side: int) -> float:
@@ -38,7 +38,9 @@ class Street:
         return self.left - self.left_walk if side < 0 else self.right + self.right_walk
 
 
-def cells(rng: np.random.Generator, u: np.ndarray, v: np.ndarray, size: tuple[float, float], joint: float):
+def cells(
+    rng: np.random.Generator, u: np.ndarray, v: np.ndarray, size: tuple[float, float], joint: float
+) -> tuple[np.ndarray, np.ndarray]:
     """Tiling of a plane in metres: one random number in [-1, 1] per tile (h w), and where the joints are."""
     column, row = u / np.float32(size[0]), v / np.float32(size[1])
     column = column + 0.5 * (np.floor(row) % 2)
@@ -48,36 +50,45 @@ def cells(rng: np.random.Generator, u: np.ndarray, v: np.ndarray, size: tuple[fl
     return table[index], joints
 
 
-def asphalt(rng, canvas, x, z):
+def asphalt(rng: np.random.Generator, part: Surface, x: np.ndarray, z: np.ndarray) -> np.ndarray:
     """Tarmac from fresh black to worn grey, with patches of another age."""
-    fine, medium, wide, _ = canvas.grain
-    grey = rng.uniform(0.20, 0.50)
+    fine, medium, wide, _ = part.grain
+    grey = np.float32(rng.uniform(0.20, 0.50))
     shade = grey * (1 + 0.10 * fine + 0.06 * medium + 0.10 * wide)
     for _ in range(rng.integers(0, 3)):
         left, near = rng.uniform(-4, 3), rng.uniform(3, 20)
         width, depth = rng.uniform(0.5, 2.5), rng.uniform(1, 5)
         inside = (x > left) & (x < left + width) & (z > near) & (z < near + depth)
         shade = np.where(inside, shade * np.float32(rng.uniform(0.7, 1.25)), shade)
-    return shade[..., None] * np.float32((1, rng.uniform(0.98, 1.02), rng.uniform(0.96, 1.06)))
+    return shade * rgb((1.0, rng.uniform(0.98, 1.02), rng.uniform(0.96, 1.06)))
 
 
-def tiled(rng, canvas, x, z, colour, size):
+def tiled(
+    rng: np.random.Generator,
+    part: Surface,
+    x: np.ndarray,
+    z: np.ndarray,
+    colour: Colour,
+    size: tuple[float, float],
+) -> np.ndarray:
     """Cobbles, slabs or paving bricks; joints fade where they are finer than a pixel."""
     tile, joints = cells(rng, x, z, size, 0.12 * min(size))
     near = np.exp(-z / np.float32(12 * min(size) + 4))
-    fine, _, wide, _ = canvas.grain
-    shade = 1 + near * (0.14 * tile - 0.30 * joints) + 0.06 * fine + 0.08 * wide
-    return shade[..., None] * np.float32(colour)
+    fine, _, wide, _ = part.grain
+    shade = 1 + near * (0.14 * tile - np.float32(0.30) * joints) + 0.06 * fine + 0.08 * wide
+    return shade * rgb(colour)
 
 
-def surface(rng: np.random.Generator, canvas: Canvas, x: np.ndarray, z: np.ndarray, odds: tuple[float, ...]):
-    """A random paved surface (h w 3): asphalt, cobbles, slabs or bricks with the given odds."""
+def surface(
+    rng: np.random.Generator, part: Surface, x: np.ndarray, z: np.ndarray, odds: tuple[float, ...]
+) -> np.ndarray:
+    """A random paved surface (3 h w): asphalt, cobbles, slabs or bricks with the given odds."""
     kind = rng.choice(4, p=odds)
     if kind == 0:
-        return asphalt(rng, canvas, x, z)
+        return asphalt(rng, part, x, z)
     colour = pick(rng, BRICK if kind == 3 else STONE)
     size = ((0.25, 0.25), (0.25, 0.25), (0.8, 0.8), (0.4, 0.2))[kind]
-    return tiled(rng, canvas, x, z, tone(colour, 0.75 if kind == 1 else 1.0), size)
+    return tiled(rng, part, x, z, tone(colour, 0.75 if kind == 1 else 1.0), size)
 
 
 def markings(rng: np.random.Generator, street: Street, x: np.ndarray, z: np.ndarray) -> np.ndarray:
@@ -98,32 +109,30 @@ def markings(rng: np.random.Generator, street: Street, x: np.ndarray, z: np.ndar
 
 def paint_ground(canvas: Canvas, street: Street, weather: Weather, rng: np.random.Generator) -> None:
     """Grass to the sides, pavements with a kerb, and the road, below the horizon."""
-    x, z = canvas.camera.ground()
-    below = np.broadcast_to(canvas.camera.rows() > 0, x.shape)
-    fine, medium, wide, widest = canvas.grain
-    shadow = 1 - weather.sun * (widest + 0.4 * wide > rng.uniform(0.1, 0.9))[..., None]
+    below = slice(int(np.argmax(canvas.camera.rows[:, 0] > 0)), canvas.camera.height)
+    x, z = (field[below] for field in canvas.camera.ground())
+    part = canvas.window(below, slice(None))
+    fine, medium, wide, widest = part.grain
+    shadow = 1 - np.float32(weather.sun) * (widest + 0.4 * wide > rng.uniform(0.1, 0.9))
 
-    grass = np.float32(pick(rng, LEAF[:4])) * (1 + 0.25 * fine + 0.15 * medium)[..., None]
-    canvas.fill(below, grass * shadow, VEGETATION, z)
+    grass = rgb(pick(rng, LEAF[:4])) * ((1 + 0.25 * fine + 0.15 * medium) * shadow)
+    part.fill(np.ones(x.shape, bool), grass, VEGETATION, z)
 
-    walks = below & (x > street.edge(-1)) & (x < street.edge(1))
-    slabs = surface(rng, canvas, x, z, (0.25, 0.10, 0.40, 0.25))
+    slabs = surface(rng, part, x, z, (0.25, 0.10, 0.40, 0.25))
     kerb = (np.abs(x - street.left + 0.08) < 0.08) | (np.abs(x - street.right - 0.08) < 0.08)
-    slabs = np.where(kerb[..., None], np.float32(pick(rng, STONE)) * 1.15, slabs)
-    canvas.fill(walks, slabs * shadow, PAVEMENT, z)
+    slabs = np.where(kerb, rgb(pick(rng, STONE)) * np.float32(1.15), slabs)
+    part.fill((x > street.edge(-1)) & (x < street.edge(1)), slabs * shadow, PAVEMENT, z)
 
-    road = below & (x > street.left) & (x < street.right)
-    lanes = surface(rng, canvas, x, z, (0.65, 0.20, 0.08, 0.07))
-    worn = (0.75 + 0.2 * medium)[..., None]
-    painted = markings(rng, street, x, z)[..., None]
-    lanes = np.where(painted, lanes + worn * (np.float32(WHITE) - lanes), lanes)
+    lanes = surface(rng, part, x, z, (0.65, 0.20, 0.08, 0.07))
+    worn = np.where(markings(rng, street, x, z), 0.75 + 0.2 * medium, np.float32(0))
+    lanes = lanes + worn * (rgb(WHITE) - lanes)
     if rng.random() < 0.25:
-        lanes = _wet(lanes, canvas, weather)
-    canvas.fill(road, lanes * shadow, ROAD, z)
+        lanes = _wet(lanes, part, weather)
+    part.fill((x > street.left) & (x < street.right), lanes * shadow, ROAD, z)
 
 
-def _wet(colours: np.ndarray, canvas: Canvas, weather: Weather) -> np.ndarray:
+def _wet(colours: np.ndarray, part: Surface, weather: Weather) -> np.ndarray:
     """Darker where rain has soaked in, mirroring the sky where it stands."""
-    _, _, wide, widest = canvas.grain
-    puddle = (widest + 0.4 * wide).clip(0, 0.45)[..., None]
-    return 0.7 * colours * (1 - puddle) + np.float32(weather.haze) * puddle
+    _, _, wide, widest = part.grain
+    puddle = (widest + 0.4 * wide).clip(0, 0.45)
+    return 0.7 * colours * (1 - puddle) + rgb(weather.haze) * puddle

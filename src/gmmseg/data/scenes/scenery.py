@@ -1,15 +1,17 @@
 """One street scene from start to end: weather, ground, lots on both sides, things, and the photograph of it."""
 
+import math
+
 import numpy as np
 from PIL import Image, ImageFilter
 
 from gmmseg.data.scenes.buildings import Facade, paint_building, paint_fence, paint_skyline
 from gmmseg.data.scenes.camera import Camera
-from gmmseg.data.scenes.canvas import Canvas
+from gmmseg.data.scenes.canvas import Canvas, rgb
 from gmmseg.data.scenes.ground import Street, paint_ground
 from gmmseg.data.scenes.strangers import paint_stranger
 from gmmseg.data.scenes.things import paint_car, paint_person, paint_pole, paint_sign, paint_tree
-from gmmseg.data.scenes.weather import draw_weather, light_up, paint_sky
+from gmmseg.data.scenes.weather import Weather, draw_weather, light_up, paint_sky
 
 STRANGER = 254
 """Label of an unknown thing while the scene is painted."""
@@ -33,28 +35,40 @@ def draw_scene(key: tuple[int, ...], size: tuple[int, int], strangers: bool) -> 
     return _photograph(canvas, rng, grain), canvas.labels
 
 
-def _paint_lots(canvas: Canvas, street: Street, weather, rng: np.random.Generator) -> None:
+def _own(rng: np.random.Generator) -> np.random.Generator:
+    """A thing's own randomness: what it draws does not depend on whether others were in view."""
+    return np.random.default_rng(rng.integers(2**63))
+
+
+def _paint_lots(canvas: Canvas, street: Street, weather: Weather, rng: np.random.Generator) -> None:
     """Buildings and parks along both sides, farthest first so that near ones hide far ones."""
-    lots = []
     for side in (-1, 1):
-        start, parkland = rng.uniform(1, 6), rng.uniform(0.1, 0.6)
+        start, parkland, before = rng.uniform(1, 6), rng.uniform(0.1, 0.6), 0.0
+        lots = []
         while start < street.length:
-            end = start + rng.uniform(5, 18)
-            lots.append((start, end, side, rng.random() < parkland, rng.spawn(1)[0]))
-            start = end
-    for start, end, side, park, own in sorted(lots, key=lambda lot: -lot[0]):
-        edge = street.edge(side)
-        if park:
-            for z in sorted(own.uniform(max(start, 2.5), end + 1, own.integers(0, 5)), reverse=True):
-                paint_tree(canvas, edge + side * own.uniform(1.5, 9), z, own)
-            if own.random() < 0.7:
-                paint_fence(canvas, edge + side * 0.2, start, end, own)
-        else:
-            setback = own.choice((0.0, 0.0, 1.0))
-            paint_building(canvas, Facade(own, weather), edge + side * setback, start, end, own)
+            end, own = start + rng.uniform(6, 18), _own(rng)
+            facade = None if rng.random() < parkland else Facade(own, weather)
+            lots.append((start, end, facade, before, own))
+            start, before = end, facade.height if facade else 0.0
+        for start, end, facade, before, own in reversed(lots):
+            edge = street.edge(side) + side * own.choice((0.2, 0.2, 1.0))
+            if facade is None:
+                _paint_park(canvas, edge, start, end, own)
+            else:
+                paint_building(canvas, facade, edge, start, end, own, end_wall=before < facade.height)
 
 
-def _paint_things(canvas: Canvas, street: Street, rng, strange) -> None:
+def _paint_park(canvas: Canvas, edge: float, start: float, end: float, rng: np.random.Generator) -> None:
+    """Trees behind a fence, or without one."""
+    for z in sorted(rng.uniform(max(start, 2.5), end + 1, rng.integers(0, 4)), reverse=True):
+        paint_tree(canvas, edge + math.copysign(rng.uniform(1.5, 8), edge), float(z), _own(rng))
+    if rng.random() < 0.7:
+        paint_fence(canvas, edge, start, end, rng)
+
+
+def _paint_things(
+    canvas: Canvas, street: Street, rng: np.random.Generator, strange: np.random.Generator | None
+) -> None:
     """Cars, people, poles, signs and street trees, farthest first; unknown things among them if asked for."""
     things = []
 
@@ -62,7 +76,7 @@ def _paint_things(canvas: Canvas, street: Street, rng, strange) -> None:
         for _ in range(count):
             # Uniform in 1/z: as many near things as far ones in the picture, as a driver sees them.
             z = 1 / source.uniform(1 / far, 1 / near)
-            things.append((z, paint, source.uniform(*sorted((low, high))), source.spawn(1)[0]))
+            things.append((z, paint, source.uniform(*sorted((low, high))), _own(source)))
 
     far = min(45.0, street.length)
     add(paint_car, rng.integers(0, 4), street.left + 1, street.right - 1, 6, far, rng)
@@ -88,9 +102,13 @@ def _stranger(canvas: Canvas, x: float, z: float, rng: np.random.Generator) -> N
 def _photograph(canvas: Canvas, rng: np.random.Generator, grain: np.random.Generator) -> np.ndarray:
     """Exposure, lens blur and sensor noise: image (h w 3) uint8."""
     height, width = canvas.labels.shape
-    image = canvas.image * np.float32(rng.uniform(0.8, 1.2)) * rng.uniform(0.93, 1.07, 3).astype(np.float32)
-    image = np.clip(image, 0, 1) ** np.float32(rng.uniform(0.75, 1.2))
-    picture = Image.fromarray((image * 255).astype(np.uint8))
+    tint = rng.uniform(0.8, 1.2) * rng.uniform(0.93, 1.07, 3)
+    image = canvas.image * rgb(tuple(tint))
+    tones = np.linspace(0, 1, 256) ** rng.uniform(0.75, 1.2) * 255
+    image = tones.astype(np.uint8)[np.clip(image * 255, 0, 255).astype(np.uint8)]
+    picture = Image.fromarray(np.ascontiguousarray(image.transpose(1, 2, 0)))
     picture = picture.filter(ImageFilter.GaussianBlur(rng.uniform(0.3, 0.8) * max(1.0, height / 256)))
-    noise = grain.standard_normal((height, width, 3), dtype=np.float32) * np.float32(255 * rng.uniform(0.01, 0.04))
+    noise = grain.standard_normal((height, width, 3), dtype=np.float32) * np.float32(
+        255 * rng.uniform(0.01, 0.04)
+    )
     return np.clip(np.asarray(picture, dtype=np.float32) + noise, 0, 255).astype(np.uint8)

@@ -15,7 +15,12 @@ def animal(drawing: Sketch, x: float, z: float, size: float, rng: np.random.Gene
     way = rng.choice((-1, 1))
     length, leg = 1.3 * size, 0.45 * size
     for share in (-0.42, -0.3, 0.3, 0.42):
-        drawing.line((x + share * length, 0.6 * size, z), (x + share * length + rng.normal(0, 0.04), 0, z), 0.1 * size, tone(coat, 0.8))
+        drawing.line(
+            (x + share * length, 0.6 * size, z),
+            (x + share * length + rng.normal(0, 0.04), 0, z),
+            0.1 * size,
+            tone(coat, 0.8),
+        )
     drawing.ellipse(x, leg + 0.25 * size, z, length, 0.55 * size, coat)
     neck = x + way * 0.45 * length
     drawing.polygon(
@@ -26,7 +31,14 @@ def animal(drawing: Sketch, x: float, z: float, size: float, rng: np.random.Gene
     if rng.random() < 0.5:
         spot = pick(rng, (WHITE, DARK, *WOOD))
         for _ in range(5):
-            drawing.ellipse(x + rng.uniform(-0.35, 0.35) * length, leg + rng.uniform(0.12, 0.4) * size, z, 0.22 * size, 0.16 * size, spot)
+            drawing.ellipse(
+                x + rng.uniform(-0.35, 0.35) * length,
+                leg + rng.uniform(0.12, 0.4) * size,
+                z,
+                0.22 * size,
+                0.16 * size,
+                spot,
+            )
     return 0.1
 
 
@@ -66,7 +78,12 @@ def barrel(drawing: Sketch, x: float, z: float, size: float, rng: np.random.Gene
     for stripe in range(stripes):
         low, high = stripe / stripes, (stripe + 1) / stripes
         below, above = (0.35 * size * (1 - (1 - narrow) * share) for share in (low, high))
-        band = [(x - below, low * size, z), (x + below, low * size, z), (x + above, high * size, z), (x - above, high * size, z)]
+        band = [
+            (x - below, low * size, z),
+            (x + below, low * size, z),
+            (x + above, high * size, z),
+            (x - above, high * size, z),
+        ]
         drawing.polygon(band, (first, second)[stripe % 2])
     return 0.04
 
@@ -94,7 +111,9 @@ def rubble(drawing: Sketch, x: float, z: float, size: float, rng: np.random.Gene
         level = 0.6 * size * (1 - piece / 12)
         cx, wide = x + rng.normal(0, 0.5 * (size - level)), size * rng.uniform(0.15, 0.4)
         angles = np.sort(rng.uniform(0, 2 * math.pi, 5))
-        drawing.polygon([(cx + wide * math.cos(a), max(0.0, level + 0.7 * wide * math.sin(a)), z) for a in angles], colour)
+        drawing.polygon(
+            [(cx + wide * math.cos(a), max(0.0, level + 0.7 * wide * math.sin(a)), z) for a in angles], colour
+        )
     return 0.15
 
 
@@ -117,7 +136,9 @@ def tent(drawing: Sketch, x: float, z: float, size: float, rng: np.random.Genera
     colour, half = pick(rng, CLOTH + PAINT + LEAF[:2]), 0.9 * size
     for panel in range(4):
         left, right = -half + panel * half / 2, -half + (panel + 1) * half / 2
-        drawing.polygon([(x + left, 0, z), (x + right, 0, z), (x, 1.1 * size, z)], tone(colour, 0.8 + 0.13 * panel))
+        drawing.polygon(
+            [(x + left, 0, z), (x + right, 0, z), (x, 1.1 * size, z)], tone(colour, 0.8 + 0.13 * panel)
+        )
     drawing.polygon([(x - 0.2 * size, 0, z), (x + 0.2 * size, 0, z), (x, 0.8 * size, z)], tone(colour, 0.3))
     return 0.05
 

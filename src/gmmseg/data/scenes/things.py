@@ -20,8 +20,10 @@ def sketch(camera: Camera, rng: np.random.Generator) -> Sketch:
 
 def paint_tree(canvas: Canvas, x: float, z: float, rng: np.random.Generator) -> None:
     """Broad, pointed, bare or bush."""
-    drawing = sketch(canvas.camera, rng)
     height = rng.uniform(3.5, 9)
+    if not canvas.camera.sees(x, z, height / 2):
+        return
+    drawing = sketch(canvas.camera, rng)
     leaf, bark = pick(rng, LEAF), pick(rng, WOOD)
     kind = rng.choice(4, p=(0.5, 0.2, 0.12, 0.18))
     if kind < 3:
@@ -35,7 +37,9 @@ def paint_tree(canvas: Canvas, x: float, z: float, rng: np.random.Generator) -> 
         for step in range(4):
             low, half = (0.15 + 0.2 * step) * height, (0.24 - 0.045 * step) * height
             top = low + 0.35 * height
-            drawing.polygon([(x - half, low, z), (x + half, low, z), (x, top, z)], tone(leaf, 0.7 + 0.1 * step))
+            drawing.polygon(
+                [(x - half, low, z), (x + half, low, z), (x, top, z)], tone(leaf, 0.7 + 0.1 * step)
+            )
     elif kind == 2:
         for _ in range(12):
             start, angle = rng.uniform(0.3, 0.6) * height, rng.normal(0, 0.7)
@@ -45,7 +49,14 @@ def paint_tree(canvas: Canvas, x: float, z: float, rng: np.random.Generator) -> 
     else:
         for _ in range(4):
             spread = rng.uniform(0.8, 1.8)
-            drawing.ellipse(x + rng.normal(0, 0.5), 0.4 * spread, z, spread, 0.8 * spread, tone(leaf, rng.uniform(0.8, 1.2)))
+            drawing.ellipse(
+                x + rng.normal(0, 0.5),
+                0.4 * spread,
+                z,
+                spread,
+                0.8 * spread,
+                tone(leaf, rng.uniform(0.8, 1.2)),
+            )
     canvas.shade(x, z, 0.15 * height)
     canvas.place(drawing, VEGETATION, z, roughness=0.25)
 
@@ -65,7 +76,14 @@ def paint_pole(canvas: Canvas, x: float, z: float, rng: np.random.Generator) -> 
     elif kind == 2:
         drawing.rectangle(x, height - 0.9, z, 0.32, 0.9, DARK)
         lamp = rng.integers(3)
-        drawing.ellipse(x, height - 0.2 - 0.27 * lamp, z, 0.2, 0.2, ((0.95, 0.2, 0.15), (0.95, 0.7, 0.1), (0.2, 0.9, 0.4))[lamp])
+        drawing.ellipse(
+            x,
+            height - 0.2 - 0.27 * lamp,
+            z,
+            0.2,
+            0.2,
+            ((0.95, 0.2, 0.15), (0.95, 0.7, 0.1), (0.2, 0.9, 0.4))[lamp],
+        )
     else:
         drawing.rectangle(x, 0.6 * height, z, 0.2, 0.15, WHITE)
     canvas.shade(x, z, 0.2)
@@ -85,13 +103,23 @@ def paint_sign(canvas: Canvas, x: float, z: float, rng: np.random.Generator) -> 
     elif kind == 1:
         for scale, paint in ((1.0, colour), (0.6, WHITE)):
             half = size * scale / 2
-            plate.polygon([(x - half, middle - 0.8 * half, z), (x + half, middle - 0.8 * half, z), (x, middle + half, z)], paint)
+            plate.polygon(
+                [
+                    (x - half, middle - 0.8 * half, z),
+                    (x + half, middle - 0.8 * half, z),
+                    (x, middle + half, z),
+                ],
+                paint,
+            )
     elif kind == 2:
         plate.rectangle(x, low, z, size, size, colour)
         plate.rectangle(x, low + 0.25 * size, z, 0.3 * size, 0.5 * size, WHITE)
     elif kind == 3:
         half = size / 2
-        plate.polygon([(x - half, middle, z), (x, middle - half, z), (x + half, middle, z), (x, middle + half, z)], colour)
+        plate.polygon(
+            [(x - half, middle, z), (x, middle - half, z), (x + half, middle, z), (x, middle + half, z)],
+            colour,
+        )
     else:
         width = size * rng.uniform(1.5, 2.5)
         plate.rectangle(x, low, z, width, size, pick(rng, (WHITE, *SIGNAL)))
@@ -113,16 +141,29 @@ def paint_person(canvas: Canvas, x: float, z: float, rng: np.random.Generator) -
     kind = rng.integers(3)
     hem, flare = ((hip, 0.42), (0.28 * size, 0.75), (0.2 * size, 0.55))[kind]
     if kind:
-        drawing.polygon([(x - width * flare, hem, z), (x + width * flare, hem, z), (x, shoulder, z)], trousers if kind == 1 else top)
+        drawing.polygon(
+            [(x - width * flare, hem, z), (x + width * flare, hem, z), (x, shoulder, z)],
+            trousers if kind == 1 else top,
+        )
     drawing.polygon(
-        [(x - 0.42 * width, hip, z), (x + 0.42 * width, hip, z), (x + width / 2, shoulder, z), (x - width / 2, shoulder, z)], top
+        [
+            (x - 0.42 * width, hip, z),
+            (x + 0.42 * width, hip, z),
+            (x + width / 2, shoulder, z),
+            (x - width / 2, shoulder, z),
+        ],
+        top,
     )
     if rng.random() < 0.3:
         for stripe in range(3):
-            drawing.rectangle(x, hip + (0.05 + 0.1 * stripe) * size, z, 0.8 * width, 0.04 * size, tone(top, 1.5))
+            drawing.rectangle(
+                x, hip + (0.05 + 0.1 * stripe) * size, z, 0.8 * width, 0.04 * size, tone(top, 1.5)
+            )
     for arm in (-1, 1):
         reach = rng.uniform(0.4, 0.9) * width
-        drawing.line((x + arm * width / 2, shoulder, z), (x + arm * reach, hip, z), 0.06 * size, tone(top, 0.85))
+        drawing.line(
+            (x + arm * width / 2, shoulder, z), (x + arm * reach, hip, z), 0.06 * size, tone(top, 0.85)
+        )
     if rng.random() < 0.25:
         side = rng.choice((-1, 1))
         drawing.rectangle(x + side * 0.6 * width, hip, z, 0.5 * width, 0.22 * size, pick(rng, CLOTH))
@@ -153,10 +194,28 @@ def _profile(rng: np.random.Generator) -> tuple[Profile, float, float]:
     roof, waist = rng.uniform(1.35, 1.6), rng.uniform(0.8, 0.95)
     kind = rng.integers(3)
     if kind == 0:
-        outline = [(0, 0.35), (0, waist), (0.16, waist), (0.28, roof), (0.6, roof), (0.75, waist), (1, 0.75), (1, 0.35)]
+        outline = [
+            (0, 0.35),
+            (0, waist),
+            (0.16, waist),
+            (0.28, roof),
+            (0.6, roof),
+            (0.75, waist),
+            (1, 0.75),
+            (1, 0.35),
+        ]
         return outline, rng.uniform(4.2, 4.9), rng.uniform(1.7, 1.9)
     if kind == 1:
-        outline = [(0, 0.35), (0, waist), (0.03, waist), (0.12, roof), (0.6, roof), (0.78, waist), (1, 0.75), (1, 0.35)]
+        outline = [
+            (0, 0.35),
+            (0, waist),
+            (0.03, waist),
+            (0.12, roof),
+            (0.6, roof),
+            (0.78, waist),
+            (1, 0.75),
+            (1, 0.35),
+        ]
         return outline, rng.uniform(3.4, 4.1), rng.uniform(1.6, 1.8)
     tall = rng.uniform(1.9, 2.8)
     outline = [(0, 0.35), (0, 1.1), (0, 1.1), (0.01, tall), (0.75, tall), (0.88, 1.1), (1, 0.9), (1, 0.35)]
@@ -174,10 +233,15 @@ def _car_ahead(drawing: Sketch, profile: Profile, x, z, length, width, paint: Co
          (side, roof - 0.1, z + 0.58 * length), (side, waist + 0.06, z + 0.68 * length)], glass,
     )  # fmt: skip
     for share in (0.2, 0.8):
-        wheel = [(side, 0.33 + 0.33 * math.sin(a), z + share * length + 0.33 * math.cos(a)) for a in np.linspace(0, 6.28, 10)]
+        wheel = [
+            (side, 0.33 + 0.33 * math.sin(a), z + share * length + 0.33 * math.cos(a))
+            for a in np.linspace(0, 6.28, 10)
+        ]
         drawing.polygon(wheel, DARK)
     left, right = x - width / 2, x + width / 2
-    drawing.polygon([(left, waist, z), (right, waist, z), (right - 0.15, roof, slope), (left + 0.15, roof, slope)], paint)
+    drawing.polygon(
+        [(left, waist, z), (right, waist, z), (right - 0.15, roof, slope), (left + 0.15, roof, slope)], paint
+    )
     drawing.polygon(
         [(left + 0.15, waist + 0.05, z), (right - 0.15, waist + 0.05, z),
          (right - 0.28, roof - 0.1, slope), (left + 0.28, roof - 0.1, slope)], glass,
@@ -199,7 +263,9 @@ def _crossing_car(drawing: Sketch, profile: Profile, x, z, length, paint: Colour
 
     waist, roof = profile[1][1], profile[3][1]
     drawing.polygon([at(share, y) for share, y in profile], paint)
-    drawing.polygon([at(0.2, waist), at(0.3, roof - 0.1), at(0.58, roof - 0.1), at(0.7, waist)], (0.16, 0.19, 0.22))
+    drawing.polygon(
+        [at(0.2, waist), at(0.3, roof - 0.1), at(0.58, roof - 0.1), at(0.7, waist)], (0.16, 0.19, 0.22)
+    )
     drawing.line(at(0.45, waist), at(0.45, roof), 0.08, paint)
     for share in (0.2, 0.8):
         wheel_x, _, _ = at(share, 0)

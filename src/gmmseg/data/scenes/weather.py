@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gmmseg.data.scenes.canvas import Canvas, Colour
+from gmmseg.data.scenes.canvas import Canvas, Colour, rgb
 from gmmseg.data.scenes.classes import SKY
 
 
@@ -26,11 +26,21 @@ class Weather:
     lamps: float
 
 
-CLEAR = Weather((0.28, 0.48, 0.82), (0.72, 0.82, 0.92), (0.95, 0.95, 0.96), (1.10, 1.06, 0.98), 0.25, 500, 0.45, 0.0)
-CLOUDY = Weather((0.45, 0.58, 0.75), (0.78, 0.82, 0.86), (0.85, 0.86, 0.88), (0.95, 0.95, 0.95), 0.65, 300, 0.2, 0.05)
-OVERCAST = Weather((0.66, 0.68, 0.70), (0.76, 0.77, 0.78), (0.60, 0.61, 0.63), (0.80, 0.82, 0.84), 0.5, 150, 0.0, 0.2)
-DUSK = Weather((0.30, 0.26, 0.42), (0.90, 0.55, 0.34), (0.55, 0.36, 0.40), (0.85, 0.70, 0.60), 0.45, 260, 0.1, 0.5)
-NIGHT = Weather((0.05, 0.06, 0.12), (0.20, 0.17, 0.18), (0.14, 0.13, 0.17), (0.52, 0.48, 0.50), 0.4, 220, 0.0, 0.6)
+CLEAR = Weather(
+    (0.28, 0.48, 0.82), (0.72, 0.82, 0.92), (0.95, 0.95, 0.96), (1.10, 1.06, 0.98), 0.25, 500, 0.45, 0.0
+)
+CLOUDY = Weather(
+    (0.45, 0.58, 0.75), (0.78, 0.82, 0.86), (0.85, 0.86, 0.88), (0.95, 0.95, 0.95), 0.65, 300, 0.2, 0.05
+)
+OVERCAST = Weather(
+    (0.66, 0.68, 0.70), (0.76, 0.77, 0.78), (0.60, 0.61, 0.63), (0.80, 0.82, 0.84), 0.5, 150, 0.0, 0.2
+)
+DUSK = Weather(
+    (0.30, 0.26, 0.42), (0.90, 0.55, 0.34), (0.55, 0.36, 0.40), (0.85, 0.70, 0.60), 0.45, 260, 0.1, 0.5
+)
+NIGHT = Weather(
+    (0.05, 0.06, 0.12), (0.20, 0.17, 0.18), (0.14, 0.13, 0.17), (0.52, 0.48, 0.50), 0.4, 220, 0.0, 0.6
+)
 KINDS = (CLEAR, CLOUDY, OVERCAST, DUSK, NIGHT)
 ODDS = (0.30, 0.25, 0.20, 0.15, 0.10)
 
@@ -43,21 +53,27 @@ def draw_weather(rng: np.random.Generator) -> Weather:
 def paint_sky(canvas: Canvas, weather: Weather, rng: np.random.Generator) -> None:
     """Fill the whole canvas with sky: a gradient to the horizon, and clouds."""
     height = canvas.camera.height
-    fall = np.linspace(0, height / max(canvas.camera.horizon, 1), height, dtype=np.float32).clip(0, 1)[:, None, None]
-    colours = (1 - fall) * np.float32(weather.zenith) + fall * np.float32(weather.haze)
+    fall = np.linspace(0, height / max(canvas.camera.horizon, 1), height, dtype=np.float32).clip(0, 1)[
+        :, None
+    ]
+    colours = (1 - fall) * rgb(weather.zenith) + fall * rgb(weather.haze)
     _, medium, wide, widest = canvas.grain
     shape = widest + 0.5 * wide + 0.2 * medium
-    softness = rng.uniform(0.2, 0.8)
-    clouds = ((shape - np.quantile(shape[::4, ::4], 1 - weather.cover)) / softness).clip(0, 1)[..., None]
-    colours = colours + clouds * (np.float32(weather.cloud) * (1 + 0.08 * wide[..., None]) - colours)
+    softness = np.float32(rng.uniform(0.2, 0.8))
+    clouds = (
+        ((shape - np.float32(np.quantile(shape[::4, ::4], 1 - weather.cover))) / softness)
+        .clip(0, 1)
+        .astype(np.float32)
+    )
+    colours = colours + clouds * (rgb(weather.cloud) * (1 + np.float32(0.08) * wide) - colours)
     canvas.fill(np.ones(canvas.labels.shape, bool), colours, SKY, 1000.0)
 
 
 def light_up(canvas: Canvas, weather: Weather, rng: np.random.Generator) -> None:
     """Multiply surfaces by the light, then veil them with haze by their distance; the sky has its own light."""
     surface = canvas.labels != SKY
-    gain = np.float32(weather.light) * np.float32(rng.uniform(0.85, 1.15))
+    gain = rgb(weather.light) * np.float32(rng.uniform(0.85, 1.15))
     clearness = weather.clearness * rng.uniform(0.4, 1.2)
-    seen = np.exp(canvas.depth * np.float32(-1 / clearness))[..., None]
-    lit = canvas.image * gain * seen + np.float32(weather.haze) * (1 - seen)
-    np.copyto(canvas.image, lit, where=surface[..., None])
+    seen = np.exp(canvas.depth * np.float32(-1 / clearness))
+    lit = canvas.image * gain * seen + rgb(weather.haze) * (1 - seen)
+    np.copyto(canvas.image, lit, where=surface)
