@@ -16,3 +16,12 @@ class Prediction:
     labels: Tensor
     posterior: Tensor
     anomaly: Tensor
+
+    @property
+    def confidence(self) -> Tensor:
+        """The posterior of the predicted class, (h w)."""
+        return self.posterior.amax(0)
+
+    def unknown(self, threshold: float) -> Tensor:
+        """Which pixels are stranger than ``threshold``, (h w) bool."""
+        return self.anomaly > threshold

@@ -1,0 +1,19 @@
+"""From a segmenter and images to predictions, thresholds and pictures."""
+
+from gmmseg.inference.images import ImageError, load_image
+from gmmseg.inference.prediction import Prediction
+from gmmseg.inference.predictor import Predictor
+from gmmseg.inference.thresholds import ScoreHistogram, choose_threshold
+from gmmseg.inference.windows import Maps, sliding, whole
+
+__all__ = [
+    "ImageError",
+    "Maps",
+    "Prediction",
+    "Predictor",
+    "ScoreHistogram",
+    "choose_threshold",
+    "load_image",
+    "sliding",
+    "whole",
+]

@@ -1,0 +1,79 @@
+"""Where known ends and unknown begins, chosen on known pixels alone."""
+
+import math
+from collections.abc import Iterable
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from gmmseg.inference.images import load_image
+from gmmseg.inference.predictor import Predictor
+from gmmseg.labels import IGNORE
+
+BITS = 22
+"""Leading bits of a float32 that tell bins apart: sign, exponent and 13 of the mantissa, 1 part in 8192."""
+
+
+class LabelledImage(Protocol):
+    """An image (3 h w) uint8 and its labels (h w), IGNORE where unlabelled."""
+
+    @property
+    def image(self) -> Tensor: ...
+    @property
+    def labels(self) -> Tensor: ...
+
+
+class ScoreHistogram:
+    """Counts of scores of any range and sign, in 32 MB however many there are.
+
+    The bits of a float32, suitably flipped, order like the number, so their leading ones are bins that fit
+    every range.
+    """
+
+    def __init__(self) -> None:
+        self.counts = torch.zeros(2**BITS, dtype=torch.int64)
+
+    def update(self, scores: Tensor) -> None:
+        """Count scores of any shape; infinities are legal, NaN is not."""
+        if scores.isnan().any():
+            raise ValueError("anomaly scores hold NaN: the model's weights or the image are broken")
+        self.counts += torch.bincount(_bins(scores.detach().flatten().cpu()), minlength=2**BITS)
+
+    def threshold(self, share: float) -> float:
+        """The smallest threshold, to a bin, that at most ``share`` of the scores exceed."""
+        if not 0 <= share < 1:
+            raise ValueError(f"share of flagged pixels must be in [0, 1), got {share}")
+        total = int(self.counts.sum())
+        if total == 0:
+            raise ValueError(
+                "no known pixels to choose a threshold on: give images with labels other than ignore"
+            )
+        exceeding = total - self.counts.cumsum(0)
+        chosen = int(torch.nonzero(exceeding <= math.floor(share * total))[0])
+        return _upper_edge(chosen)
+
+
+def choose_threshold(predictor: Predictor, samples: Iterable[LabelledImage], share: float = 0.05) -> float:
+    """The anomaly score that ``share`` of the known (labelled) pixels of ``samples`` exceed."""
+    histogram = ScoreHistogram()
+    for sample in samples:
+        size = (int(sample.labels.shape[-2]), int(sample.labels.shape[-1]))
+        scores = predictor.maps(load_image(sample.image)[None], size).anomaly[0].cpu()
+        histogram.update(scores[sample.labels != IGNORE])
+    return histogram.threshold(share)
+
+
+def _bins(scores: Tensor) -> Tensor:
+    """The bin (n) of each score (n): its float32 bits, flipped to order like the number, without the last."""
+    bits = (scores.float() + 0.0).view(torch.int32).long()  # + 0.0: minus zero is zero
+    ordered = torch.where(bits >= 0, bits + 2**31, -1 - bits)
+    return ordered >> (32 - BITS)
+
+
+def _upper_edge(index: int) -> float:
+    """The largest number that falls into bin ``index``."""
+    infinity = int(torch.tensor(math.inf).view(torch.int32))  # beyond it there are only NaNs
+    ordered = min(((index + 1) << (32 - BITS)) - 1, infinity + 2**31)
+    bits = ordered - 2**31 if ordered >= 2**31 else -1 - ordered
+    return float(torch.tensor(bits, dtype=torch.int64).to(torch.int32).view(torch.float32))

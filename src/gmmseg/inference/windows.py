@@ -1,0 +1,165 @@
+"""From a network's coarse maps to full-resolution ones, for a whole image at once or window by window."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from gmmseg.mixture import anomaly_score
+from gmmseg.models import Segmenter, SegmenterOutput
+
+
+@dataclass(frozen=True)
+class Maps:
+    """Full-resolution ``logits`` (b c h w) and ``evidence`` (b c h w), None without mixtures."""
+
+    logits: Tensor
+    evidence: Tensor | None = None
+
+    @property
+    def posterior(self) -> Tensor:
+        """p(class given pixel), (b c h w)."""
+        return self.logits.softmax(1)
+
+    @property
+    def anomaly(self) -> Tensor:
+        """Higher = stranger, (b h w): from the evidence, or from the logits (max-logit) without mixtures."""
+        scores = self.logits if self.evidence is None else self.evidence
+        return anomaly_score(scores.movedim(1, -1))
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> "Maps":
+        """The same maps after ``change`` (a function of one tensor) of each."""
+        return Maps(change(self.logits), None if self.evidence is None else change(self.evidence))
+
+
+def whole(segmenter: Segmenter, images: Tensor, size: tuple[int, int] | None = None) -> Maps:
+    """Maps of images (b 3 h w) in [0, 1] in one pass, at ``size`` (the images' own unless given).
+
+    The images are continued by their border pixels up to a multiple of the network's stride, so that the
+    cells of its maps tile them exactly and the upsampled maps lie where the pixels are.
+    """
+    height, width = images.shape[-2:]
+    stride = segmenter.stride
+    padded = pad(images, height + -height % stride, width + -width % stride)
+    output = forward(segmenter, padded)
+    maps = Maps(output.logits, output.evidence)
+    maps = maps.map(lambda coarse: upsample(coarse, padded.shape[-2:])[..., :height, :width])
+    return maps if size is None else maps.map(lambda full: upsample(full, size))
+
+
+def sliding(segmenter: Segmenter, images: Tensor, window: int, stride: int) -> Maps:
+    """Maps of images (b 3 h w) at their own size, the mean of all windows that see a pixel.
+
+    Windows are ``window`` square and ``stride`` apart; the last of a row or column is moved back to end at
+    the border. The mean is that of logits and of evidence, i.e. of log quantities: windows multiply their
+    opinions and no single one can drown the rest. An image smaller than the window is continued by its
+    border pixels.
+    """
+    strips = list(sliding_strips(segmenter, images, window, stride))
+    logits = torch.cat([strip.logits for strip in strips], dim=2)
+    evidence = [strip.evidence for strip in strips if strip.evidence is not None]
+    return Maps(logits, torch.cat(evidence, dim=2) if evidence else None)
+
+
+def sliding_strips(segmenter: Segmenter, images: Tensor, window: int, stride: int) -> Iterator[Maps]:
+    """What `sliding` returns, as strips of rows from top to bottom.
+
+    A strip is handed out as soon as no window further down reaches it: memory is one row of windows,
+    however tall the image.
+    """
+    if not 1 <= stride <= window:
+        raise ValueError(f"window stride {stride} must be between 1 and the window size {window}")
+    height, width = images.shape[-2:]
+    images = pad(images, max(height, window), max(width, window))
+    tops, lefts = (starts(length, window, stride) for length in images.shape[-2:])
+    across = coverage(lefts, window, images.shape[-1]).to(images.device)
+    down = coverage(tops, window, images.shape[-2]).to(images.device)
+    pending: Maps | None = None
+    for top, next_top in zip(tops, [*tops[1:], images.shape[-2]]):
+        row = window_row(segmenter, images[..., top : top + window, :], lefts, window)
+        pending = row if pending is None else add_overlap(row, pending)
+        counts = down[top : min(next_top, height), None] * across
+        yield pending.map(partial(mean_rows, counts=counts[:, :width]))
+        pending = pending.map(partial(rows_from, first=next_top - top))
+
+
+def mean_rows(sums: Tensor, counts: Tensor) -> Tensor:
+    """The upper left part of sums (b c h w) over its counts (h' w')."""
+    height, width = counts.shape
+    return sums[..., :height, :width] / counts
+
+
+def rows_from(sums: Tensor, first: int) -> Tensor:
+    return sums[..., first:, :]
+
+
+def window_row(segmenter: Segmenter, band: Tensor, lefts: list[int], window: int) -> Maps:
+    """Sums of the maps of the windows at ``lefts`` over a band (b 3 window w)."""
+    total: Maps | None = None
+    for left in lefts:
+        maps = whole(segmenter, band[..., left : left + window])
+        if total is None:
+            total = maps.map(lambda part: part.new_zeros(*part.shape[:-1], band.shape[-1]))
+        total.logits[..., left : left + window] += maps.logits
+        if total.evidence is not None and maps.evidence is not None:
+            total.evidence[..., left : left + window] += maps.evidence
+    assert total is not None
+    return total
+
+
+def add_overlap(row: Maps, pending: Maps) -> Maps:
+    """``row`` with the rows that windows further up have left over added at its top."""
+    rest = pending.logits.shape[-2]
+    row.logits[..., :rest, :] += pending.logits
+    if row.evidence is not None and pending.evidence is not None:
+        row.evidence[..., :rest, :] += pending.evidence
+    return row
+
+
+def starts(length: int, window: int, stride: int) -> list[int]:
+    """Where windows begin so that they cover 0..length, the last one ending exactly there."""
+    regular = list(range(0, length - window, stride))
+    return [*regular, length - window]
+
+
+def coverage(begins: list[int], window: int, length: int) -> Tensor:
+    """How many of the windows cover each position, (length,)."""
+    counts = torch.zeros(length)
+    for begin in begins:
+        counts[begin : begin + window] += 1
+    return counts
+
+
+def pad(images: Tensor, height: int, width: int) -> Tensor:
+    """Images (b 3 h w) continued to the right and below by their border pixels."""
+    below, right = height - images.shape[-2], width - images.shape[-1]
+    return F.pad(images, (0, right, 0, below), mode="replicate") if below or right else images
+
+
+def upsample(maps: Tensor, size: tuple[int, int] | torch.Size) -> Tensor:
+    """Maps (b c h w) at ``size``, bilinear."""
+    if maps.shape[-2:] == tuple(size):
+        return maps
+    return F.interpolate(maps.float(), size=tuple(size), mode="bilinear", align_corners=False)
+
+
+def forward(segmenter: Segmenter, images: Tensor) -> SegmenterOutput:
+    """One pass in evaluation mode without gradients; the segmenter is left in the mode it was in."""
+    with evaluating(segmenter), torch.inference_mode():
+        return segmenter(images)
+
+
+@contextmanager
+def evaluating(module: nn.Module) -> Iterator[None]:
+    """Evaluation mode inside, and after it every submodule's own mode again (a frozen part stays frozen)."""
+    modes = [(part, part.training) for part in module.modules()]
+    module.eval()
+    try:
+        yield
+    finally:
+        for part, training in modes:
+            part.training = training

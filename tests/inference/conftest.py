@@ -1,0 +1,41 @@
+"""A segmenter whose every number can be worked out by hand."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from gmmseg.models import SegmenterOutput
+
+
+class PointwiseSegmenter(nn.Module):
+    """Evidence of class i = -10 (distance of the cell's mean colour to colour i)^2; no cell sees another."""
+
+    label_names: tuple[str, ...] | None = ("red", "green", "blue")
+    colours: tuple[tuple[int, int, int], ...] | None = ((200, 0, 0), (0, 200, 0), (0, 0, 200))
+    threshold: float | None = None
+    num_classes = 3
+
+    def __init__(self, stride: int = 1, generative: bool = True) -> None:
+        super().__init__()
+        self.stride, self.generative = stride, generative
+        self.offset = nn.Parameter(torch.zeros(()))
+        self.dropout = nn.Dropout(0.5)
+        self.sizes: list[tuple[int, int]] = []
+
+    def forward(self, images: Tensor) -> SegmenterOutput:
+        self.sizes.append((images.shape[-2], images.shape[-1]))
+        points = F.avg_pool2d(images, self.stride) + self.offset
+        difference = points[:, None] - torch.eye(3)[None, :, :, None, None]
+        evidence = self.dropout(-10 * difference.square().sum(2))
+        return SegmenterOutput(2 * evidence, points, evidence if self.generative else None)
+
+
+@pytest.fixture
+def make_segmenter() -> type[PointwiseSegmenter]:
+    return PointwiseSegmenter
+
+
+@pytest.fixture
+def segmenter() -> PointwiseSegmenter:
+    return PointwiseSegmenter()

@@ -1,0 +1,108 @@
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import gmmseg
+from gmmseg.inference import Predictor, whole
+
+
+def test_prediction_is_worked_out_by_hand(segmenter):
+    image = torch.tensor([[1.0, 0.0, 0.0], [0.0, 0.0, 0.0]]).T[:, None, :]  # a red and a black pixel
+    prediction = Predictor(segmenter).predict(image)
+    evidence = -10 * torch.tensor([[0.0, 1.0], [2.0, 1.0], [2.0, 1.0]])
+    torch.testing.assert_close(prediction.posterior[:, 0], (2 * evidence).softmax(0))
+    torch.testing.assert_close(prediction.anomaly, torch.tensor([[0.0, 10.0]]))
+    assert prediction.labels[0, 0] == 0
+    assert prediction.unknown(5.0).tolist() == [[False, True]]
+    torch.testing.assert_close(prediction.confidence, prediction.posterior.amax(0))
+
+
+@pytest.mark.parametrize("size", [(1, 1), (1, 50), (37, 53), (64, 64)])
+def test_windows_and_whole_agree_at_the_image_s_own_size(make_segmenter, generator, size):
+    image = torch.rand(3, *size, generator=generator)
+    at_once = Predictor(make_segmenter()).predict(image)
+    windows = Predictor(make_segmenter(), window=16, stride=10).predict(image)
+    assert at_once.labels.shape == at_once.anomaly.shape == size
+    assert at_once.labels.dtype == torch.uint8
+    torch.testing.assert_close(at_once.posterior, windows.posterior)
+    torch.testing.assert_close(at_once.posterior.sum(0), torch.ones(size))
+    torch.testing.assert_close(at_once.anomaly, windows.anomaly)
+    assert torch.equal(at_once.labels, at_once.posterior.argmax(0).to(torch.uint8))
+
+
+def test_large_images_go_through_windows_unless_told_otherwise(make_segmenter):
+    image = torch.rand(3, 8, 2049)
+    automatic, told = make_segmenter(), make_segmenter()
+    first = Predictor(automatic).predict(image)
+    second = Predictor(told, whole_up_to=4000).predict(image)
+    assert max(automatic.sizes) == (1024, 1024)
+    assert told.sizes == [(8, 2049)]
+    torch.testing.assert_close(first.anomaly, second.anomaly)
+
+
+def test_an_8k_wide_image_is_predicted_through_windows(make_segmenter):
+    segmenter = make_segmenter(stride=4)
+    image = torch.zeros(3, 96, 8192)
+    image[0, :, 4096:] = 1.0
+    prediction = Predictor(segmenter, window=256).predict(image)
+    assert prediction.labels.shape == (96, 8192)
+    torch.testing.assert_close(prediction.anomaly[:, :4000], torch.full((96, 4000), 10.0))
+    torch.testing.assert_close(prediction.anomaly[:, 4200:], torch.zeros(96, 3992))
+    assert set(segmenter.sizes) == {(256, 256)}
+
+
+def test_the_source_does_not_matter(segmenter, tmp_path, generator):
+    values = torch.randint(0, 256, (9, 11, 3), generator=generator, dtype=torch.uint8).numpy()
+    Image.fromarray(values).save(tmp_path / "image.png")
+    sources = [tmp_path / "image.png", str(tmp_path / "image.png"), Image.fromarray(values), values]
+    sources.append(torch.from_numpy(values).movedim(-1, 0))
+    first, *rest = [Predictor(segmenter).predict(source).anomaly for source in sources]
+    assert all(torch.equal(first, other) for other in rest)
+
+
+def test_the_segmenter_is_left_as_it_was_and_predicts_in_evaluation_mode(segmenter):
+    segmenter.train()
+    segmenter.dropout.eval()
+    predictor = Predictor(segmenter)
+    first, second = (predictor.predict(np.full((4, 4, 3), 99, np.uint8)) for _ in range(2))
+    assert segmenter.training
+    assert not segmenter.dropout.training
+    assert torch.equal(first.anomaly, second.anomaly)
+
+
+def test_a_prediction_is_ordinary_tensors(segmenter):
+    prediction = Predictor(segmenter).predict(torch.rand(3, 4, 4))
+    for values in (prediction.labels, prediction.posterior, prediction.anomaly):
+        assert not values.is_inference()
+        assert not values.requires_grad
+        values += 1
+
+
+def test_maps_are_those_of_the_windows_at_the_size_asked_for(segmenter, generator):
+    images = torch.rand(2, 3, 20, 30, generator=generator)
+    expected = whole(segmenter, images, (40, 60))
+    for predictor in (Predictor(segmenter), Predictor(segmenter, window=8)):
+        maps = predictor.maps(images, (40, 60))
+        torch.testing.assert_close(maps.logits, expected.logits)
+        torch.testing.assert_close(maps.evidence, expected.evidence)
+    assert predictor.maps(images).logits.shape == (2, 3, 20, 30)
+
+
+def test_a_stride_without_a_window_is_refused(segmenter):
+    with pytest.raises(ValueError, match="needs a window"):
+        Predictor(segmenter, stride=4)
+
+
+@pytest.mark.parametrize("head", ["gmm", "softmax"])
+@pytest.mark.parametrize("size", [(1, 1), (35, 50)])
+def test_a_real_segmenter_predicts_odd_sizes(head, size, generator):
+    segmenter = gmmseg.build("tiny_unet", num_classes=4, head=head)
+    image = torch.rand(3, *size, generator=generator)
+    prediction = Predictor(segmenter).predict(image)
+    assert prediction.posterior.shape == (4, *size)
+    torch.testing.assert_close(prediction.posterior.sum(0), torch.ones(size))
+    assert prediction.anomaly.isfinite().all()
+    assert segmenter.training
+    windows = Predictor(segmenter, window=64).predict(image)
+    assert windows.posterior.shape == (4, *size)

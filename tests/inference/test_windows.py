@@ -1,0 +1,139 @@
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from gmmseg.inference.windows import Maps, coverage, evaluating, sliding, sliding_strips, starts, whole
+from gmmseg.models import SegmenterOutput
+
+
+class Neighbours(nn.Module):
+    """A 3x3 box filter: cells see their neighbours, so windows matter."""
+
+    stride = 1
+    num_classes = 3
+
+    def forward(self, images):
+        blurred = F.avg_pool2d(images, 3, 1, 1)
+        return SegmenterOutput(blurred, blurred, -blurred)
+
+
+def loop_sliding(segmenter, images, window, stride):
+    """The definition: every window on its own, sums and counts per pixel."""
+    b, _, h, w = images.shape
+    sums, counts = torch.zeros(b, 3, h, w), torch.zeros(h, w)
+    for top in starts(h, window, stride):
+        for left in starts(w, window, stride):
+            part = (..., slice(top, top + window), slice(left, left + window))
+            sums[part] += segmenter(images[part]).logits
+            counts[part] += 1
+    return sums / counts
+
+
+@pytest.mark.parametrize(("size", "window", "stride"), [((17, 23), 8, 5), ((8, 30), 8, 8), ((9, 9), 8, 1)])
+def test_sliding_equals_the_loop_over_windows(generator, size, window, stride):
+    images = torch.rand(2, 3, *size, generator=generator)
+    maps = sliding(Neighbours(), images, window, stride)
+    expected = loop_sliding(Neighbours(), images, window, stride)
+    torch.testing.assert_close(maps.logits, expected)
+    torch.testing.assert_close(maps.evidence, -expected)
+
+
+@pytest.mark.parametrize("size", [(1, 1), (5, 40), (40, 5), (33, 47), (32, 32)])
+@pytest.mark.parametrize("generative", [True, False])
+def test_a_pointwise_network_gives_the_same_whole_and_sliding(make_segmenter, generator, size, generative):
+    segmenter = make_segmenter(generative=generative)
+    images = torch.rand(2, 3, *size, generator=generator)
+    at_once, windows = whole(segmenter, images), sliding(segmenter, images, 16, 11)
+    torch.testing.assert_close(windows.logits, at_once.logits)
+    assert windows.logits.shape == (2, 3, *size)
+    assert (windows.evidence is None) == (not generative)
+    torch.testing.assert_close(windows.anomaly, at_once.anomaly)
+
+
+def test_windows_that_do_not_overlap_are_separate_crops(generator):
+    images = torch.rand(1, 3, 16, 24, generator=generator)
+    maps = sliding(Neighbours(), images, 8, 8)
+    for top in (0, 8):
+        for left in (0, 8, 16):
+            part = (..., slice(top, top + 8), slice(left, left + 8))
+            torch.testing.assert_close(maps.logits[part], whole(Neighbours(), images[part]).logits)
+
+
+def test_strips_are_the_rows_of_the_image_in_order(generator):
+    images = torch.rand(1, 3, 50, 20, generator=generator)
+    strips = list(sliding_strips(Neighbours(), images, 16, 12))
+    assert len(strips) == 4
+    joined = torch.cat([strip.logits for strip in strips], 2)
+    torch.testing.assert_close(joined, sliding(Neighbours(), images, 16, 12).logits)
+
+
+def test_every_window_has_the_same_size_even_on_a_small_image(segmenter):
+    sliding(segmenter, torch.rand(1, 3, 5, 30), 16, 12)
+    assert set(segmenter.sizes) == {(16, 16)}
+
+
+@pytest.mark.parametrize("size", [(1, 1), (7, 9), (8, 8), (13, 4)])
+def test_cells_lie_over_their_pixels_whatever_the_size(make_segmenter, size):
+    """On a constant image every pixel gets its colour's evidence, and the network sees whole cells only."""
+    segmenter = make_segmenter(stride=4)
+    images = torch.tensor([1.0, 0.5, 0.0])[None, :, None, None].expand(1, 3, *size)
+    maps = whole(segmenter, images)
+    expected = -10 * torch.tensor([0.25, 1.25, 2.25])
+    torch.testing.assert_close(maps.evidence, expected[None, :, None, None].expand(1, 3, *size))
+    assert all(height % 4 == 0 and width % 4 == 0 for height, width in segmenter.sizes)
+
+
+def test_upsampling_does_not_shift_with_odd_sizes(make_segmenter, generator):
+    """Cutting columns off the right must not move what is left of them."""
+    images = torch.rand(1, 3, 16, 16, generator=generator)
+    full = whole(make_segmenter(stride=4), images).logits
+    part = whole(make_segmenter(stride=4), images[..., :13]).logits
+    torch.testing.assert_close(part[..., :10], full[..., :10])
+
+
+def test_whole_resizes_to_the_size_asked_for(segmenter, generator):
+    images = torch.rand(1, 3, 8, 12, generator=generator)
+    maps = whole(segmenter, images, (20, 30))
+    expected = F.interpolate(whole(segmenter, images).evidence, size=(20, 30), mode="bilinear")
+    torch.testing.assert_close(maps.evidence, expected)
+
+
+def test_posterior_sums_to_one_and_softmax_scores_by_max_logit(generator):
+    logits = torch.randn(2, 5, 3, 4, generator=generator)
+    maps = Maps(logits)
+    torch.testing.assert_close(maps.posterior.sum(1), torch.ones(2, 3, 4))
+    assert torch.equal(maps.anomaly, -logits.max(1).values)
+    assert torch.equal(Maps(logits, logits * 3).anomaly, -3 * logits.max(1).values)
+
+
+@pytest.mark.parametrize(
+    ("length", "window", "stride"), [(10, 10, 3), (11, 10, 3), (31, 10, 7), (30, 10, 10)]
+)
+def test_windows_cover_everything_and_end_at_the_border(length, window, stride):
+    begins = starts(length, window, stride)
+    assert begins == sorted(set(begins))
+    assert begins[0] == 0
+    assert begins[-1] + window == length
+    assert coverage(begins, window, length).min() >= 1
+
+
+@pytest.mark.parametrize("stride", [0, 9, -1])
+def test_strides_that_leave_gaps_are_refused(segmenter, stride):
+    with pytest.raises(ValueError, match=f"stride {stride} must be between 1 and the window size 8"):
+        sliding(segmenter, torch.rand(1, 3, 20, 20), 8, stride)
+
+
+def test_modes_of_all_parts_are_restored_even_after_a_failure():
+    module = nn.Sequential(nn.Dropout(), nn.BatchNorm2d(3).eval(), nn.Dropout())
+    modes_inside = []
+
+    def fail():
+        with evaluating(module):
+            modes_inside.extend(part.training for part in module.modules())
+            raise RuntimeError("stop")
+
+    with pytest.raises(RuntimeError, match="stop"):
+        fail()
+    assert not any(modes_inside)
+    assert [part.training for part in module.modules()] == [True, True, False, True]
