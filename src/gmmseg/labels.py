@@ -1,6 +1,7 @@
 """What a label means: the one ignore value, and the names, colours and raw ids of a set of classes."""
 
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
@@ -33,9 +34,30 @@ class LabelSpace:
             )
         if len(self.colours) != len(self.names):
             raise ValueError(f"{len(self.names)} class names but {len(self.colours)} colours")
+        wrong = {
+            train for train in self.raw_to_train.values() if train != IGNORE and not 0 <= train < len(self)
+        }
+        if wrong:
+            raise ValueError(
+                f"raw ids are mapped to {sorted(wrong)}, which are not among the {len(self)} classes"
+            )
 
     def __len__(self) -> int:
         return len(self.names)
+
+    @cached_property
+    def defined(self) -> dict[int, int]:
+        """Raw id -> train id or IGNORE, for every value a label file may hold."""
+        return self.raw_to_train or {**{i: i for i in range(len(self))}, IGNORE: IGNORE}
+
+    @cached_property
+    def _tables(self) -> tuple[int, np.ndarray, np.ndarray]:
+        """Lowest raw id, and by distance from it: the train id, and whether the raw id is defined."""
+        low, high = min(self.defined), max(self.defined)
+        train, known = np.full(high - low + 1, IGNORE, np.uint8), np.zeros(high - low + 1, bool)
+        for raw, label in self.defined.items():
+            train[raw - low], known[raw - low] = label, True
+        return low, train, known
 
     def encode(self, raw: np.ndarray, source: str) -> np.ndarray:
         """Raw ids (h w) -> train ids (h w) uint8; undefined values raise LabelError naming ``source``."""
@@ -43,14 +65,19 @@ class LabelSpace:
             raise LabelError(
                 f"{source}: a label map must be a single-channel integer image, got shape {raw.shape}, {raw.dtype}"
             )
-        defined = self.raw_to_train or {**{i: i for i in range(len(self))}, IGNORE: IGNORE}
+        low, train, known = self._tables
+        if not raw.size:
+            return np.zeros(raw.shape, np.uint8)
+        if int(raw.min()) < low or int(raw.max()) >= low + len(train):
+            raise self._undefined(raw, source)
+        place = raw if low == 0 else raw.astype(np.int64) - low
+        if not known.all() and not known[place].all():
+            raise self._undefined(raw, source)
+        return train[place]
+
+    def _undefined(self, raw: np.ndarray, source: str) -> LabelError:
         values, counts = np.unique(raw, return_counts=True)
-        unknown = [(int(v), int(n)) for v, n in zip(values, counts) if int(v) not in defined]
-        if unknown:
-            listed = ", ".join(f"{value} ({count} pixels)" for value, count in unknown[:8])
-            raise LabelError(f"{source}: label values this data set does not define: {listed}")
-        low = int(values[0])
-        table = np.full(int(values[-1]) - low + 1, IGNORE, dtype=np.uint8)
-        for value in values:
-            table[int(value) - low] = defined[int(value)]
-        return table[raw.astype(np.int64) - low]
+        unknown = [(int(v), int(n)) for v, n in zip(values, counts) if int(v) not in self.defined]
+        listed = ", ".join(f"{value} ({count} pixels)" for value, count in unknown[:8])
+        more = f" and {len(unknown) - 8} more values" if len(unknown) > 8 else ""
+        return LabelError(f"{source}: label values this data set does not define: {listed}{more}")

@@ -1,0 +1,99 @@
+"""The data sets by name."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gmmseg.data import anomaly, layouts
+from gmmseg.data.files import DataError
+from gmmseg.data.paired import Listing, PairedFiles
+from gmmseg.data.scenes import ANOMALY_LENGTHS, LENGTHS, Scenes, ScenesAnomaly
+from gmmseg.data.spaces import load_label_space
+from gmmseg.labels import LabelSpace
+
+SegmentationData = PairedFiles | Scenes | ScenesAnomaly
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How to find a data set's files. ``official`` is how many images its splits are known to have."""
+
+    listing: Callable[[Path, str], Listing]
+    splits: Callable[[Path], tuple[str, ...]]
+    label_space: Callable[[Path], LabelSpace] | None
+    official: dict[str, int] = field(default_factory=dict)
+
+
+def _closed(name: str, listing: Callable[[Path, str], Listing], **official: int) -> Layout:
+    return Layout(listing, lambda root: tuple(official), lambda root: load_label_space(name), official)
+
+
+def _anomaly(listing: Callable[[Path, str], Listing], **official: int) -> Layout:
+    return Layout(listing, lambda root: tuple(official), None, official)
+
+
+LAYOUTS = {
+    "cityscapes": _closed("cityscapes", layouts.cityscapes, train=2975, val=500, test=1525),
+    "ade20k": _closed("ade20k", layouts.ade20k, train=20210, val=2000),
+    "coco_stuff_10k": _closed("coco_stuff_10k", layouts.coco_stuff_10k, train=9000, val=1000, test=1000),
+    "camvid": _closed("camvid", layouts.camvid, train=367, val=101, test=233),
+    "folder": Layout(layouts.folder, layouts.folder_splits, layouts.folder_label_space),
+    "fishyscapes_lost_and_found": _anomaly(anomaly.fishyscapes_lost_and_found, val=100),
+    "fishyscapes_static": _anomaly(anomaly.fishyscapes_static, val=30),
+    "road_anomaly": _anomaly(anomaly.road_anomaly, test=60),
+    "segment_me_anomaly": _anomaly(anomaly.segment_me_anomaly, val=10, test=100),
+    "segment_me_obstacle": _anomaly(anomaly.segment_me_obstacle, val=30, test=327),
+    "lost_and_found": _anomaly(anomaly.lost_and_found, test=1203, train=1036),
+}
+BUILT_IN = {"scenes": tuple(LENGTHS), "scenes_anomaly": tuple(ANOMALY_LENGTHS)}
+DATASETS = (*LAYOUTS, *BUILT_IN)
+
+
+def open_dataset(name: str, root: str | Path | None, split: str | None = None) -> SegmentationData:
+    """The data set ``name`` found under ``root``; the built-in scenes need no root.
+
+    ``split`` may be left out for anomaly sets, whose first split is then taken. Missing files are an error that names
+    them; label values are checked as they are read.
+    """
+    if name in BUILT_IN:
+        chosen = _chosen(name, split, BUILT_IN[name], name == "scenes_anomaly")
+        return Scenes(chosen) if name == "scenes" else ScenesAnomaly(chosen)
+    layout, folder = find_layout(name), find_root(name, root)
+    chosen = _chosen(name, split, layout.splits(folder), layout.label_space is None)
+    listing = layout.listing(folder, chosen)
+    if listing.problems:
+        shown = "\n  ".join(listing.problems[:5])
+        raise DataError(
+            f"{name}, split {chosen!r} under {folder}: {len(listing.problems)} problems, such as\n  {shown}\n"
+            f"`gmmseg data check {name} {folder}` lists all of them"
+        )
+    if not listing.pairs:
+        doc = (layout.listing.__doc__ or "").strip()
+        raise DataError(f"{name}: no images of split {chosen!r} under {folder}; expected {doc}")
+    label_space = layout.label_space(folder) if layout.label_space else None
+    return PairedFiles(name, chosen, listing.pairs, label_space, listing.version)
+
+
+def find_layout(name: str) -> Layout:
+    """The layout of a data set kept in files; unknown names are refused with a list of the known ones."""
+    if name not in LAYOUTS:
+        raise DataError(f"no data set called {name!r}; there are: {', '.join(DATASETS)}")
+    return LAYOUTS[name]
+
+
+def find_root(name: str, root: str | Path | None) -> Path:
+    """The root as an existing folder, or an error."""
+    if root is None:
+        raise DataError(f"{name} is kept in files: say in which folder (root)")
+    folder = Path(root).expanduser()
+    if not folder.is_dir():
+        raise DataError(f"{folder}: there is no such folder for the data set {name}")
+    return folder
+
+
+def _chosen(name: str, split: str | None, splits: tuple[str, ...], anomaly_set: bool) -> str:
+    if split is None and anomaly_set:
+        return splits[0]
+    if split not in splits:
+        raise DataError(f"{name} has no split {split!r}; there are: {', '.join(splits) or 'none'}")
+    return split

@@ -1,0 +1,60 @@
+"""Images and label maps read from files, and files written so that a crash never leaves half of one."""
+
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+from PIL import Image, ImageOps
+
+IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".ppm"})
+
+
+class DataError(ValueError):
+    """Files of a data set are missing, unreadable or not where its layout puts them."""
+
+
+def read_image(path: Path) -> np.ndarray:
+    """RGB image (h w 3) uint8, turned upright as its EXIF data says."""
+    try:
+        with Image.open(path) as file:
+            return np.array(ImageOps.exif_transpose(file).convert("RGB"))
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        raise DataError(f"{path}: cannot be read as an image ({error}); replace or remove it") from error
+
+
+def read_ids(path: Path) -> np.ndarray:
+    """Label ids (h w), integers as stored: palette images give their indices."""
+    try:
+        with Image.open(path) as file:
+            bands, ids = file.getbands(), np.array(file)
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        raise DataError(f"{path}: cannot be read as a label image ({error}); replace or remove it") from error
+    if len(bands) != 1:
+        raise DataError(
+            f"{path}: has {len(bands)} channels {''.join(bands)}; label files hold one id per pixel, not colours: "
+            "store them as single-channel PNG"
+        )
+    return ids.astype(np.uint8) if ids.dtype == bool else ids
+
+
+def list_images(folder: Path) -> list[Path]:
+    """Image files directly in ``folder``, by name; none when there is no such folder."""
+    if not folder.is_dir():
+        return []
+    return sorted(path for path in folder.iterdir() if path.suffix.lower() in IMAGE_SUFFIXES)
+
+
+def write_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:
+    """Let ``write`` fill a temporary file beside ``path``, then put it in its place in one step."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            write(file)
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
