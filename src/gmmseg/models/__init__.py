@@ -1,5 +1,6 @@
 """Networks: image -> features -> evidence. Any segmentation network becomes generative here."""
 
+from gmmseg.models.convert import ConversionError, convert
 from gmmseg.models.heads import HEAD_PRESETS, GMMHead, HeadSettings, SoftmaxHead, head_settings, make_head
 from gmmseg.models.outputs import SegmenterOutput
 from gmmseg.models.pretrained import from_pretrained
@@ -10,6 +11,7 @@ from gmmseg.models.zoo import ZOO, build
 __all__ = [
     "HEAD_PRESETS",
     "ZOO",
+    "ConversionError",
     "GMMHead",
     "HeadSettings",
     "Segmenter",
@@ -17,6 +19,7 @@ __all__ = [
     "SoftmaxHead",
     "WeightsError",
     "build",
+    "convert",
     "from_pretrained",
     "head_settings",
     "make_head",

@@ -6,20 +6,31 @@ from typing import Any
 from torch import nn
 
 from gmmseg.models.checkpoint import CONFIG_FILE, WEIGHTS_FILE, read_config, read_state
+from gmmseg.models.convert import convert
 from gmmseg.models.heads import HeadSettings
+from gmmseg.models.huggingface import rebuild_transformers
 from gmmseg.models.segmenter import Segmenter
+from gmmseg.models.smp import rebuild_smp
+from gmmseg.models.torchvision_models import rebuild_torchvision
+from gmmseg.models.weights import WeightsError
 from gmmseg.models.zoo import build
+
+REBUILDERS = {"transformers": rebuild_transformers, "smp": rebuild_smp, "torchvision": rebuild_torchvision}
 
 
 def from_pretrained(folder: str | Path, *, architecture: nn.Module | None = None) -> Segmenter:
     """The segmenter in ``folder`` (or in a repository of the hub), in evaluation mode.
 
-    ``architecture`` is needed for a network that gmmseg cannot build by itself: either the module that
-    was given to `convert`, or a Segmenter of the same structure; its weights are overwritten.
+    ``architecture`` is needed for a network that gmmseg cannot build by itself: either a module like the
+    one given to `convert`, or a Segmenter of the same structure; its weights are overwritten.
     """
     place = _local(folder)
     config = read_config(place)
-    segmenter = _rebuild(config, architecture, place)
+    segmenter = _rebuild(config["recipe"], architecture, place)
+    if segmenter.num_classes != config["num_classes"]:
+        raise WeightsError(
+            f"{place}: {config['num_classes']} classes, the architecture has {segmenter.num_classes}"
+        )
     read_state(segmenter, place)
     segmenter.label_names = tuple(config["label_names"]) if config["label_names"] else None
     segmenter.colours = tuple(map(tuple, config["colours"])) if config["colours"] else None
@@ -37,9 +48,23 @@ def _local(folder: str | Path) -> Path:
     return Path(snapshot_download(str(folder), allow_patterns=[CONFIG_FILE, WEIGHTS_FILE]))
 
 
-def _rebuild(config: dict[str, Any], architecture: nn.Module | None, place: Path) -> Segmenter:
+def _rebuild(recipe: dict[str, Any] | None, architecture: nn.Module | None, place: Path) -> Segmenter:
     if isinstance(architecture, Segmenter):
         return architecture
-    recipe = config["recipe"]
-    head = HeadSettings(**recipe["head"])
-    return build(recipe["name"], num_classes=recipe["num_classes"], head=head)
+    if recipe is None:
+        raise WeightsError(f"{place}: assembled by hand; give a Segmenter of the same parts as architecture=")
+    source = recipe["source"]
+    if source == "zoo":
+        return build(recipe["name"], num_classes=recipe["num_classes"], head=HeadSettings(**recipe["head"]))
+    if source in REBUILDERS:
+        architecture = REBUILDERS[source](recipe)
+    if architecture is None:
+        raise WeightsError(f"{place}: converted from a module of your own; give one like it as architecture=")
+    return convert(
+        architecture,
+        head=HeadSettings(**recipe["head"]),
+        num_classes=recipe["num_classes"],
+        classifier=recipe.get("classifier"),
+        mean=tuple(recipe["mean"]),
+        std=tuple(recipe["std"]),
+    )

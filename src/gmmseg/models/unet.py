@@ -1,5 +1,7 @@
 """A very small U-Net, trained from scratch in minutes on a CPU: for demonstrations and tests."""
 
+from itertools import pairwise
+
 import torch
 from torch import Tensor, nn
 
@@ -16,9 +18,9 @@ class TinyUNetFeatures(FeatureExtractor):
     def __init__(self, widths: tuple[int, int, int, int] = (24, 48, 96, 128), out_channels: int = 64) -> None:
         super().__init__()
         stages = [conv_bn_relu(3, widths[0], 3, stride=2)]
-        for narrow, wide in zip(widths, widths[1:]):
+        for narrow, wide in pairwise(widths):
             stages.append(nn.Sequential(conv_bn_relu(narrow, wide, 3, stride=2), conv_bn_relu(wide, wide, 3)))
-        self.backbone = nn.ModuleList(stages)
+        self.backbone: nn.Sequential = nn.Sequential(*stages)
         self.up_to_8 = conv_bn_relu(widths[3] + widths[2], widths[2], 3)
         self.up_to_4 = conv_bn_relu(widths[2] + widths[1], out_channels, 3)
         self.out_channels = out_channels

@@ -12,14 +12,12 @@ from gmmseg.models.deeplab import DeepLabV3PlusFeatures
 from gmmseg.models.fcn import FCNFeatures, auxiliary_head
 from gmmseg.models.features import FeatureExtractor
 from gmmseg.models.heads import HeadSettings, head_settings, make_head
-from gmmseg.models.huggingface import mit_segformer
+from gmmseg.models.huggingface import mit_segformer, swin_config, swin_mask2former, swin_upernet
+from gmmseg.models.masks import mask_segmenter
 from gmmseg.models.ocr import OCRFeatures
 from gmmseg.models.segmenter import Segmenter
 from gmmseg.models.unet import TinyUNetFeatures
 from gmmseg.models.vit import FrozenViTFeatures
-
-FeatureBuilder = Callable[[int, str | None], FeatureExtractor]
-"""(number of classes, weights of the backbone) -> features; few networks look at the classes."""
 
 
 def fcn(backbone: str, num_classes: int, weights: str | None, *, channels: int = 512) -> FeatureExtractor:
@@ -63,56 +61,23 @@ def segformer(size: str, num_classes: int, weights: str | None) -> FeatureExtrac
     return mit_segformer(size, weights)
 
 
+def upernet(num_classes: int, weights: str | None) -> FeatureExtractor:
+    """UPerNet over Swin-B."""
+    swin = swin_config(128, [2, 2, 18, 2], [4, 8, 16, 32], 7)
+    return swin_upernet(swin, weights, published="microsoft/swin-base-patch4-window7-224")
+
+
+def mask2former(num_classes: int, weights: str | None) -> Any:
+    """Mask2Former over Swin-L."""
+    swin = swin_config(192, [2, 2, 18, 2], [6, 12, 24, 48], 12)
+    published = "microsoft/swin-large-patch4-window12-384-in22k"
+    return swin_mask2former(swin, num_classes, weights, published=published)
+
+
 def tiny_unet(num_classes: int, weights: str | None) -> FeatureExtractor:
     if weights is not None:
         raise ValueError("tiny_unet is trained from scratch: there are no backbone weights to load")
     return TinyUNetFeatures()
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A named network: what it is, in a line, and how to build its features."""
-
-    summary: str
-    features: FeatureBuilder
-
-
-_LITE0 = partial(deeplabv3plus, "tf_efficientnet_lite0", output_stride=16, channels=128, dropout=0.0)
-
-ZOO: dict[str, Entry] = {
-    "tiny_unet": Entry("a small U-Net from scratch, for demonstrations on a CPU", tiny_unet),
-    "deeplabv3plus_efficientnet_lite0": Entry(
-        "DeepLabV3+ over EfficientNet-Lite0, trainable on a CPU", _LITE0
-    ),
-    "fcn_resnet101": Entry("FCN over ResNet-101, as in the paper", partial(fcn, "resnet101c")),
-    "deeplabv3plus_resnet101": Entry(
-        "DeepLabV3+ over ResNet-101, as in the paper", partial(deeplabv3plus, "resnet101c")
-    ),
-    "ocrnet_hrnet_w48": Entry("OCRNet over HRNetV2-W48, as in the paper", partial(ocrnet, "hrnet_w48")),
-    "segformer_mit_b0": Entry("SegFormer over MiT-B0, the smallest", partial(segformer, "b0")),
-    "segformer_mit_b1": Entry("SegFormer over MiT-B1", partial(segformer, "b1")),
-    "segformer_mit_b2": Entry("SegFormer over MiT-B2", partial(segformer, "b2")),
-    "segformer_mit_b3": Entry("SegFormer over MiT-B3", partial(segformer, "b3")),
-    "segformer_mit_b4": Entry("SegFormer over MiT-B4", partial(segformer, "b4")),
-    "segformer_mit_b5": Entry("SegFormer over MiT-B5, as in the paper", partial(segformer, "b5")),
-}
-
-
-def build(
-    name: str, *, num_classes: int, head: str | HeadSettings = "default", weights: str | None = None
-) -> Segmenter:
-    """The network called ``name`` with a head for ``num_classes`` classes.
-
-    ``head``: default (or gmm), paper, reference, softmax, or HeadSettings. ``weights`` of the backbone:
-    None (random), "pretrained" (from the hub) or a .safetensors / .pth file.
-    """
-    if name not in ZOO:
-        raise ValueError(f"unknown network {name!r}: choose one of {', '.join(ZOO)}")
-    if num_classes < 1:
-        raise ValueError(f"num_classes must be at least 1, got {num_classes}")
-    settings = head_settings(head)
-    recipe = {"source": "zoo", "name": name, "num_classes": num_classes, "head": asdict(settings)}
-    return assemble(ZOO[name].features(num_classes, weights), num_classes, settings, recipe)
 
 
 def assemble(
@@ -133,3 +98,72 @@ def _auxiliary_heads(features: FeatureExtractor, num_classes: int) -> tuple[nn.M
     if isinstance(features, OCRFeatures):
         return (nn.Identity(),)  # its auxiliary map is its coarse segmentation, logits already
     return tuple(auxiliary_head(channels, num_classes) for channels in features.auxiliary_channels)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A named network: what it is, in a line; its features, given the number of classes and the weights of
+    its backbone; and how features, number of classes, head and recipe become a segmenter."""
+
+    summary: str
+    network: Callable[[int, str | None], Any]
+    assemble: Callable[[Any, int, HeadSettings, dict[str, Any]], Segmenter] = assemble
+
+
+_LITE0 = partial(deeplabv3plus, "tf_efficientnet_lite0", output_stride=16, channels=128, dropout=0.0)
+
+_TWELVE = (2, 5, 8, 11)  # every third of twelve blocks
+
+ZOO: dict[str, Entry] = {
+    "tiny_unet": Entry("a small U-Net from scratch, for demonstrations on a CPU", tiny_unet),
+    "deeplabv3plus_efficientnet_lite0": Entry(
+        "DeepLabV3+ over EfficientNet-Lite0, trainable on a CPU", _LITE0
+    ),
+    "fcn_resnet101": Entry("FCN over ResNet-101, as in the paper", partial(fcn, "resnet101c")),
+    "deeplabv3plus_resnet101": Entry(
+        "DeepLabV3+ over ResNet-101, as in the paper", partial(deeplabv3plus, "resnet101c")
+    ),
+    "ocrnet_hrnet_w48": Entry("OCRNet over HRNetV2-W48, as in the paper", partial(ocrnet, "hrnet_w48")),
+    "upernet_swin_base": Entry("UPerNet over Swin-B, as in the paper", upernet),
+    "segformer_mit_b0": Entry("SegFormer over MiT-B0, the smallest", partial(segformer, "b0")),
+    "segformer_mit_b1": Entry("SegFormer over MiT-B1", partial(segformer, "b1")),
+    "segformer_mit_b2": Entry("SegFormer over MiT-B2", partial(segformer, "b2")),
+    "segformer_mit_b3": Entry("SegFormer over MiT-B3", partial(segformer, "b3")),
+    "segformer_mit_b4": Entry("SegFormer over MiT-B4", partial(segformer, "b4")),
+    "segformer_mit_b5": Entry("SegFormer over MiT-B5, as in the paper", partial(segformer, "b5")),
+    "mask2former_swin_large": Entry("Mask2Former over Swin-L, as in the paper", mask2former, mask_segmenter),
+    "dinov2_vit_small": Entry(
+        "a light decoder over a frozen DINOv2 ViT-S/14",
+        partial(frozen_vit, "vit_small_patch14_dinov2", blocks=_TWELVE),
+    ),
+    "dinov2_vit_base": Entry(
+        "a light decoder over a frozen DINOv2 ViT-B/14",
+        partial(frozen_vit, "vit_base_patch14_dinov2", blocks=_TWELVE),
+    ),
+    "dinov3_vit_small": Entry(
+        "a light decoder over a frozen DINOv3 ViT-S/16",
+        partial(frozen_vit, "vit_small_patch16_dinov3", blocks=_TWELVE),
+    ),
+    "dinov3_vit_base": Entry(
+        "a light decoder over a frozen DINOv3 ViT-B/16",
+        partial(frozen_vit, "vit_base_patch16_dinov3", blocks=_TWELVE),
+    ),
+}
+
+
+def build(
+    name: str, *, num_classes: int, head: str | HeadSettings = "default", weights: str | None = None
+) -> Segmenter:
+    """The network called ``name`` with a head for ``num_classes`` classes.
+
+    ``head``: default (or gmm), paper, reference, softmax, or HeadSettings. ``weights`` of the backbone:
+    None (random), "pretrained" (from the hub) or a .safetensors / .pth file.
+    """
+    if name not in ZOO:
+        raise ValueError(f"unknown network {name!r}: choose one of {', '.join(ZOO)}")
+    if num_classes < 1:
+        raise ValueError(f"num_classes must be at least 1, got {num_classes}")
+    settings = head_settings(head)
+    recipe = {"source": "zoo", "name": name, "num_classes": num_classes, "head": asdict(settings)}
+    entry = ZOO[name]
+    return entry.assemble(entry.network(num_classes, weights), num_classes, settings, recipe)

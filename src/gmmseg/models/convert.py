@@ -1,0 +1,216 @@
+"""Any softmax segmentation network becomes generative, keeping its weights."""
+
+import copy
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gmmseg.models.fcn import auxiliary_head
+from gmmseg.models.features import IMAGENET_MEAN, IMAGENET_STD, FeatureExtractor, Features
+from gmmseg.models.heads import GMMHead, HeadSettings, SoftmaxHead, head_settings, make_head
+from gmmseg.models.segmenter import Segmenter
+
+Triple = tuple[float, float, float]
+
+
+class ConversionError(ValueError):
+    """A network whose classifier cannot be found."""
+
+
+@dataclass(frozen=True)
+class Dissection:
+    """A softmax network taken apart: its features, its classifier, and how to build the whole again."""
+
+    features: FeatureExtractor
+    classifier: nn.Module
+    num_classes: int
+    source: dict[str, Any]
+    auxiliary_heads: tuple[nn.Module, ...] = ()
+
+
+def convert(
+    model: nn.Module,
+    *,
+    head: str | HeadSettings = "default",
+    num_classes: int | None = None,
+    classifier: str | None = None,
+    mean: Triple = IMAGENET_MEAN,
+    std: Triple = IMAGENET_STD,
+) -> Segmenter:
+    """A segmenter that shares the weights of ``model``, with a new head; ``model`` itself stays as it is.
+
+    ``model`` comes from transformers, segmentation-models-pytorch or torchvision, or is any module with
+    its last convolution (or linear layer over channels-last maps) named by ``classifier``. ``head`` as in
+    `build`; "softmax" keeps the classifier of the model, so it is the model's honest twin.
+    ``num_classes``: None keeps the model's. ``mean`` and ``std``: what the model was trained with.
+    """
+    settings = head_settings(head)
+    shared = share_weights(model)
+    if type(model).__name__ == "Mask2FormerForUniversalSegmentation":
+        from gmmseg.models.masks import convert_mask2former
+
+        return convert_mask2former(shared, settings, num_classes, mean, std)
+    parts = dissect(shared, classifier)
+    classes = num_classes or parts.num_classes
+    recipe = {**parts.source, "num_classes": classes, "head": asdict(settings), "mean": mean, "std": std}
+    return Segmenter(
+        parts.features,
+        _head(parts, settings, classes),
+        mean=mean,
+        std=std,
+        auxiliary_heads=_auxiliary_heads(parts, classes),
+        recipe=recipe,
+    )
+
+
+def share_weights(model: nn.Module) -> nn.Module:
+    """A copy of the modules of ``model`` that holds the very same parameters and buffers."""
+    memo: dict[int, Any] = {id(tensor): tensor for tensor in [*model.parameters(), *model.buffers()]}
+    return copy.deepcopy(model, memo)
+
+
+def dissect(model: nn.Module, classifier: str | None) -> Dissection:
+    """Take ``model`` apart, by its library's conventions or at the layer named ``classifier``."""
+    if classifier is not None:
+        return dissect_at(model, classifier, {"source": "module", "classifier": classifier})
+    libraries = {base.__module__.split(".")[0] for base in type(model).__mro__}
+    if "transformers" in libraries:
+        from gmmseg.models.huggingface import dissect_transformers
+
+        return dissect_transformers(model)
+    if "segmentation_models_pytorch" in libraries:
+        from gmmseg.models.smp import dissect_smp
+
+        return dissect_smp(model)
+    if "torchvision" in libraries:
+        from gmmseg.models.torchvision_models import dissect_torchvision
+
+        return dissect_torchvision(model)
+    raise ConversionError(
+        f"{type(model).__name__} is of no library that convert knows: name its last layer, the one that makes class "
+        f'scores, e.g. convert(model, classifier="...") with one of {", ".join(layer_names(model)[-6:]) or "its layers"}'
+    )
+
+
+def layer_names(model: nn.Module) -> list[str]:
+    """Names of the layers that could be classifiers, in the order in which they were built."""
+    return [
+        name for name, layer in model.named_modules() if name and isinstance(layer, nn.Conv2d | nn.Linear)
+    ]
+
+
+def dissect_at(model: nn.Module, name: str, source: dict[str, Any]) -> Dissection:
+    """Take ``model`` apart at the layer called ``name``: features are whatever that layer is given."""
+    try:
+        layer = model.get_submodule(name)
+    except AttributeError as error:
+        listed = ", ".join(layer_names(model)[-6:])
+        raise ConversionError(
+            f"{type(model).__name__} has no layer {name!r}; its last layers are {listed}"
+        ) from error
+    channels, num_classes = _shape_of(layer, name)
+    classifier = ChannelsLastClassifier(layer) if isinstance(layer, nn.Linear) else layer
+    features = TappedFeatures(model, name, channels, channels_last=isinstance(layer, nn.Linear))
+    return Dissection(features, classifier, num_classes, source)
+
+
+def _shape_of(layer: nn.Module, name: str) -> tuple[int, int]:
+    """Input and output channels of a classifier: a convolution, a linear layer, or a block with one inside."""
+    inner = [each for each in layer.modules() if isinstance(each, nn.Conv2d | nn.Linear)]
+    if len(inner) != 1:
+        raise ConversionError(
+            f"layer {name!r} holds {len(inner)} convolutions or linear layers: name a single one"
+        )
+    only = inner[0]
+    if isinstance(only, nn.Conv2d):
+        return only.in_channels, only.out_channels
+    assert isinstance(only, nn.Linear)
+    return only.in_features, only.out_features
+
+
+class _Reached(Exception):
+    """Carries the classifier's input out of the network; what would come after it is never computed."""
+
+    def __init__(self, features: Tensor) -> None:
+        super().__init__()
+        self.features = features
+
+
+class _Tap(nn.Module):
+    def forward(self, features: Tensor) -> Tensor:
+        raise _Reached(features)
+
+
+class TappedFeatures(FeatureExtractor):
+    """A network up to the input of one of its layers; ``channels_last`` when that input is (b h w f)."""
+
+    def __init__(self, network: nn.Module, layer: str, channels: int, *, channels_last: bool = False) -> None:
+        super().__init__()
+        self.network, self.channels_last = network, channels_last
+        self.out_channels = channels
+        parent, _, name = layer.rpartition(".")
+        setattr(network.get_submodule(parent), name, _Tap())
+        self.stride = measured_stride(self, layer)
+
+    @property
+    def backbone(self) -> nn.Module:  # type: ignore[override]
+        """What came pretrained, by its usual names; the whole network where there is none of them."""
+        for name in ("backbone", "encoder", getattr(self.network, "base_model_prefix", "")):
+            if name and isinstance(getattr(self.network, name, None), nn.Module):
+                return getattr(self.network, name)
+        return self.network
+
+    def forward(self, images: Tensor) -> Features:
+        try:
+            self.network(images)
+        except _Reached as reached:
+            features = reached.features
+        else:
+            raise ConversionError("the network never called the layer that was named as its classifier")
+        if features.ndim != 4:
+            raise ConversionError(
+                f"the classifier is given shape {tuple(features.shape)}; expected a map (b f h w)"
+            )
+        return Features(features.permute(0, 3, 1, 2) if self.channels_last else features)
+
+
+def measured_stride(features: FeatureExtractor, what: str, size: int = 128) -> int:
+    """Image size over feature size, by trying it on an empty image; the features are left in their mode."""
+    training = {module: module.training for module in features.modules()}
+    try:
+        with torch.no_grad():
+            device = next(features.parameters()).device
+            maps = features.eval()(torch.zeros(1, 3, size, size, device=device)).main
+    except (RuntimeError, ValueError) as error:
+        raise ConversionError(
+            f"could not run the network up to {what!r} on a {size}x{size} image: {error}"
+        ) from error
+    finally:
+        for module, mode in training.items():
+            module.training = mode
+    return max(1, round(size / maps.shape[-2]))
+
+
+class ChannelsLastClassifier(nn.Module):
+    """A linear layer over channels, applied to maps (b f h w) -> (b c h w)."""
+
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__()
+        self.linear = linear
+
+    def forward(self, maps: Tensor) -> Tensor:
+        return self.linear(maps.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+
+
+def _head(parts: Dissection, settings: HeadSettings, num_classes: int) -> GMMHead | SoftmaxHead:
+    if settings.kind == "softmax" and num_classes == parts.num_classes:
+        return SoftmaxHead(parts.features.out_channels, num_classes, parts.classifier)
+    return make_head(settings, parts.features.out_channels, num_classes)
+
+
+def _auxiliary_heads(parts: Dissection, num_classes: int) -> tuple[nn.Module, ...]:
+    if parts.auxiliary_heads and num_classes == parts.num_classes:
+        return parts.auxiliary_heads
+    return tuple(auxiliary_head(channels, num_classes) for channels in parts.features.auxiliary_channels)

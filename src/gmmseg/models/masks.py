@@ -1,0 +1,252 @@
+"""Mask classification: Mask2Former with mixtures over its queries.
+
+The network proposes queries; each has an embedding, which says what it is, and a mask, which says where.
+The mixtures replace the linear layer that classifies the embeddings, with "no object" as one more class;
+the masks stay as they are. So the points of the method are queries here, a hundred to an image.
+"""
+
+import copy
+from dataclasses import asdict, dataclass, replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from gmmseg.labels import IGNORE
+from gmmseg.models.convert import ChannelsLastClassifier
+from gmmseg.models.features import IMAGENET_MEAN, IMAGENET_STD, FeatureExtractor
+from gmmseg.models.heads import GMMHead, HeadSettings, SoftmaxHead, make_head
+from gmmseg.models.huggingface import config_of
+from gmmseg.models.outputs import SegmenterOutput
+from gmmseg.models.segmenter import Segmenter, component_cross_entropy
+
+
+class Queries(NamedTuple):
+    """Per decoder layer, last one last: embeddings (b q f) and mask logits (b q h w)."""
+
+    embeddings: tuple[Tensor, ...]
+    masks: tuple[Tensor, ...]
+
+
+@dataclass(frozen=True)
+class MaskOutput(SegmenterOutput):
+    """A segmenter's output in which ``points`` (b d q 1) and ``log_densities`` (b c+1 k q 1) are of queries.
+
+    ``logits`` and ``evidence`` (b c h w) are of pixels, "no object" left out. ``query_logits`` (b q c+1) and
+    ``masks`` (b q h w) are given per decoder layer; of the last one alone outside training.
+    """
+
+    query_logits: tuple[Tensor, ...] = ()
+    masks: tuple[Tensor, ...] = ()
+
+
+class Mask2FormerFeatures(FeatureExtractor):
+    """transformers' Mask2Former without its class predictor; forward returns Queries."""
+
+    stride = 4
+
+    def __init__(self, network: Any) -> None:
+        super().__init__()
+        self.network = network
+        self.out_channels = network.config.hidden_dim
+
+    @property
+    def backbone(self) -> nn.Module:  # type: ignore[override]
+        return self.network.pixel_level_module.encoder
+
+    def forward(self, images: Tensor) -> Queries:  # type: ignore[override]
+        output = self.network(images, output_hidden_states=True)
+        layers = output.transformer_decoder_intermediate_states
+        embeddings = tuple(each.transpose(0, 1) for each in layers)
+        return Queries(embeddings, tuple(output.masks_queries_logits))
+
+
+class MaskSegmenter(Segmenter):
+    """A Segmenter whose head classifies queries (of c + 1 classes, the last being "no object")."""
+
+    def __init__(
+        self,
+        features: Mask2FormerFeatures,
+        head: GMMHead | SoftmaxHead,
+        criterion: nn.Module,
+        *,
+        mean: tuple[float, float, float] = IMAGENET_MEAN,
+        std: tuple[float, float, float] = IMAGENET_STD,
+        recipe: dict[str, Any] | None = None,
+    ) -> None:
+        super().__init__(features, head, mean=mean, std=std, recipe=recipe)
+        self.criterion = criterion
+
+    @property
+    def num_classes(self) -> int:
+        return self.head.num_classes - 1
+
+    def forward(self, images: Tensor) -> MaskOutput:
+        queries = self.features(self.normalise(images))
+        layers = slice(None) if self.training else slice(-1, None)
+        classified = [self.head.classify(each.flatten(0, 1)) for each in queries.embeddings[layers]]
+        b, q = queries.embeddings[-1].shape[:2]
+        query_logits = tuple(each.logits.unflatten(0, (b, q)) for each in classified)
+        last, masks = classified[-1], queries.masks[-1]
+        output = MaskOutput(
+            logits=pixel_logits(query_logits[-1], masks),
+            points=_query_map(last.points, b, q),
+            query_logits=query_logits,
+            masks=queries.masks[layers],
+        )
+        if last.evidence is None or last.log_densities is None:
+            return output
+        evidence = pixel_evidence(last.evidence.unflatten(0, (b, q)), query_logits[-1], masks)
+        return replace(output, evidence=evidence, log_densities=_query_map(last.log_densities, b, q))
+
+    def losses(
+        self, output: SegmenterOutput, labels: Tensor, *, component: bool = False
+    ) -> dict[str, Tensor]:
+        """Mask2Former's own terms for labels (b H W): ``posterior`` of the queries, ``mask`` and ``dice``.
+
+        Each is the sum over the decoder layers, in Mask2Former's own proportions; all are zero when every
+        label is IGNORE. ``component``, when asked for, as in Segmenter, on the matched queries.
+        """
+        assert isinstance(output, MaskOutput)
+        masks, classes = mask_labels(labels)
+        if not any(len(each) for each in classes):
+            zero = sum(each.sum() for each in (*output.query_logits, *output.masks)) * 0.0
+            return {"posterior": zero, "mask": zero, "dice": zero}
+        earlier = [
+            {"masks_queries_logits": mask, "class_queries_logits": logits}
+            for mask, logits in zip(output.masks[:-1], output.query_logits[:-1])
+        ]
+        found = self.criterion(output.masks[-1], output.query_logits[-1], masks, classes, earlier)
+        names = {"posterior": "loss_cross_entropy", "mask": "loss_mask", "dice": "loss_dice"}
+        weights = self.criterion.weight_dict
+        terms = {
+            name: weights[key] * torch.stack([value for each, value in found.items() if key in each]).sum()
+            for name, key in names.items()
+        }
+        if component and output.log_densities is not None:
+            matched = self.matched_labels(output, labels)
+            terms["component"] = component_cross_entropy(output.log_densities, matched[..., None])
+        return terms
+
+    @torch.no_grad()
+    def matched_labels(self, output: MaskOutput, labels: Tensor) -> Tensor:
+        """The class of each query of the last layer by Mask2Former's matching, (b q); unmatched: no object."""
+        masks, classes = mask_labels(labels)
+        pairs = self.criterion.matcher(output.masks[-1], output.query_logits[-1], masks, classes)
+        matched = torch.full(output.query_logits[-1].shape[:2], self.num_classes, device=labels.device)
+        for row, (query, target), present in zip(matched, pairs, classes):
+            row[query.to(row.device)] = present[target.to(row.device)]
+        return matched
+
+    @torch.no_grad()
+    def em_points(self, output: SegmenterOutput, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """What `OnlineEM.step` takes: the queries (n d), their matched classes (n), their images (n).
+
+        An image without any label says nothing about its queries, so all of them are IGNORE.
+        """
+        assert isinstance(output, MaskOutput)
+        matched = self.matched_labels(output, labels)
+        blank = (labels == IGNORE).flatten(1).all(1)
+        matched[blank] = IGNORE
+        b, d, q, _ = output.points.shape
+        points = output.points.detach()[..., 0].transpose(1, 2).reshape(b * q, d)
+        return points, matched.flatten(), torch.arange(b, device=points.device).repeat_interleave(q)
+
+
+def _query_map(rows: Tensor, b: int, q: int) -> Tensor:
+    """Rows (b*q ...) -> (b ... q 1), the layout of maps with queries for pixels."""
+    return rows.unflatten(0, (b, q)).movedim(1, -1).unsqueeze(-1)
+
+
+def mask_labels(labels: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+    """Per image of labels (b H W): masks (t H W) of the classes present, and those classes (t)."""
+    masks, classes = [], []
+    for each in labels:
+        present = each.unique()
+        present = present[present != IGNORE]
+        classes.append(present)
+        masks.append((each == present[:, None, None]).float())
+    return masks, classes
+
+
+def pixel_logits(query_logits: Tensor, masks: Tensor) -> Tensor:
+    """Logs of Mask2Former's class scores of pixels, (b c h w): sum_q p(class | q) sigmoid(mask_q).
+
+    Their softmax over classes is the scores' share of their sum; "no object" is left out, as always.
+    """
+    classes = query_logits.float().softmax(-1)[..., :-1]
+    scores = torch.einsum("bqc,bqhw->bchw", classes, masks.float().sigmoid())
+    return scores.clamp_min(torch.finfo(torch.float32).tiny).log()
+
+
+def pixel_evidence(evidence: Tensor, query_logits: Tensor, masks: Tensor) -> Tensor:
+    """Evidence of pixels (b c h w) from the evidence of queries (b q c+1), their logits and masks (b q h w).
+
+    Query q *claims* a pixel with probability ``a_q = sigmoid(mask_q) (1 - p(no object | q))``. A pixel's
+    evidence for a class is the mean log-likelihood of the queries that claim it, plus the log-probability
+    that any query does:
+
+        sum_q a_q evidence_qc / sum_q a_q  +  log(1 - prod_q (1 - a_q)).
+
+    So two things make a pixel strange: the queries that cover it look like no class (the first term), or
+    no query wants it (the second). The mean is one of logs, not of densities, on purpose: evidences differ
+    by tens of nats, so in a mean of densities a familiar query elsewhere in the image, with a mask of one
+    in a million here, would vouch for every pixel.
+    """
+    objects = 1.0 - query_logits.float().softmax(-1)[..., -1]
+    claims = masks.float().sigmoid() * objects[..., None, None]
+    # The smallest share keeps the mean defined where nothing claims the pixel.
+    shares = F.normalize(claims + 1e-12, p=1.0, dim=1)
+    mean = torch.einsum("bqc,bqhw->bchw", evidence[..., :-1], shares)
+    unclaimed = torch.log1p(-claims.clamp_max(1.0 - 1e-6)).sum(1, keepdim=True)
+    return mean + torch.log(-torch.expm1(unclaimed) + 1e-12)
+
+
+def convert_mask2former(
+    model: Any, settings: HeadSettings, num_classes: int | None, mean: Any, std: Any
+) -> MaskSegmenter:
+    """A Mask2Former of transformers with a new head; ``softmax`` keeps its class predictor."""
+    classes = num_classes or model.config.num_labels
+    recipe = {
+        "source": "transformers",
+        "class": type(model).__name__,
+        "config": config_of(model),
+        "num_classes": classes,
+        "head": asdict(settings),
+        "mean": mean,
+        "std": std,
+    }
+    return mask_segmenter(model, classes, settings, recipe, mean=mean, std=std)
+
+
+def mask_segmenter(
+    model: Any,
+    num_classes: int,
+    settings: HeadSettings,
+    recipe: dict[str, Any] | None = None,
+    *,
+    mean: tuple[float, float, float] = IMAGENET_MEAN,
+    std: tuple[float, float, float] = IMAGENET_STD,
+) -> MaskSegmenter:
+    """``model``, a Mask2Former of transformers, with a head for ``num_classes`` classes and "no object"."""
+    features = Mask2FormerFeatures(model.model)
+    same_classes = num_classes == model.config.num_labels
+    head: GMMHead | SoftmaxHead
+    if settings.kind == "softmax" and same_classes:
+        classifier = ChannelsLastClassifier(model.class_predictor)
+        head = SoftmaxHead(features.out_channels, num_classes + 1, classifier)
+    else:
+        head = make_head(settings, features.out_channels, num_classes + 1)
+    return MaskSegmenter(features, head, _criterion(model, num_classes), mean=mean, std=std, recipe=recipe)
+
+
+def _criterion(model: Any, num_classes: int) -> nn.Module:
+    """Mask2Former's matching and losses for this number of classes; nothing of it belongs into saved weights."""
+    config = copy.deepcopy(model.config)
+    config.num_labels = num_classes
+    criterion = type(model.criterion)(config=config, weight_dict=model.weight_dict)
+    weight = criterion.empty_weight
+    del criterion.empty_weight
+    criterion.register_buffer("empty_weight", weight, persistent=False)
+    return criterion

@@ -1,0 +1,113 @@
+"""The door to torchvision's segmentation networks: FCN, DeepLabV3 and LR-ASPP taken apart."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gmmseg.models.convert import ConversionError, Dissection, measured_stride
+from gmmseg.models.features import FeatureExtractor, Features, resize
+
+BUILDERS = (
+    "fcn_resnet50",
+    "fcn_resnet101",
+    "deeplabv3_resnet50",
+    "deeplabv3_resnet101",
+    "deeplabv3_mobilenet_v3_large",
+    "lraspp_mobilenet_v3_large",
+)
+
+
+class TorchvisionFeatures(FeatureExtractor):
+    """Backbone and all but the last layer of the classifier of an FCN or a DeepLabV3."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.backbone = model.backbone
+        self.decoder = model.classifier[:-1]
+        self.out_channels = model.classifier[-1].in_channels
+        if model.aux_classifier is not None:
+            self.auxiliary_channels = (model.aux_classifier[0].in_channels,)
+        self.stride = measured_stride(self, "classifier")
+
+    def forward(self, images: Tensor) -> Features:
+        maps = self.backbone(images)
+        return Features(self.decoder(maps["out"]), (maps["aux"],) if self.auxiliary_channels else ())
+
+
+class LRASPPFeatures(FeatureExtractor):
+    """LR-ASPP adds the scores of two maps; one map holds both: the low one's channels, then the high one's."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.backbone = model.backbone
+        self.cbr, self.scale = model.classifier.cbr, model.classifier.scale
+        low, high = model.classifier.low_classifier, model.classifier.high_classifier
+        self.out_channels = low.in_channels + high.in_channels
+        self.stride = measured_stride(self, "classifier")
+
+    def forward(self, images: Tensor) -> Features:
+        maps = self.backbone(images)
+        high = resize(self.cbr(maps["high"]) * self.scale(maps["high"]), maps["low"].shape[-2:])
+        return Features(torch.cat([maps["low"], high], dim=1))
+
+
+class SummedClassifiers(nn.Module):
+    """Two convolutions over the two parts of a map (b f h w), their scores (b c h w) added."""
+
+    def __init__(self, low: nn.Conv2d, high: nn.Conv2d) -> None:
+        super().__init__()
+        self.low, self.high = low, high
+
+    def forward(self, maps: Tensor) -> Tensor:
+        low, high = maps.split([self.low.in_channels, self.high.in_channels], dim=1)
+        return self.low(low) + self.high(high)
+
+
+def dissect_torchvision(model: Any) -> Dissection:
+    """The classifier is the last convolution; the upsampling after it is left out."""
+    kind = type(model).__name__
+    if kind not in ("FCN", "DeepLabV3", "LRASPP"):
+        raise ConversionError(f"torchvision's {kind} is not a segmentation network (FCN, DeepLabV3, LRASPP)")
+    source = _source(model)
+    if kind == "LRASPP":
+        low, high = model.classifier.low_classifier, model.classifier.high_classifier
+        return Dissection(LRASPPFeatures(model), SummedClassifiers(low, high), low.out_channels, source)
+    auxiliary = () if model.aux_classifier is None else (model.aux_classifier,)
+    classifier = model.classifier[-1]
+    return Dissection(TorchvisionFeatures(model), classifier, classifier.out_channels, source, auxiliary)
+
+
+def _source(model: Any) -> dict[str, Any]:
+    """Which of torchvision's builders made the model; it does not say, but its parameters do."""
+    shapes = {name: tuple(value.shape) for name, value in model.state_dict().items()}
+    last = model.classifier.low_classifier if type(model).__name__ == "LRASPP" else model.classifier[-1]
+    for name in BUILDERS:
+        if not name.startswith(type(model).__name__.lower()):
+            continue
+        source = {
+            "source": "torchvision",
+            "name": name,
+            "classes": last.out_channels,
+            "auxiliary": getattr(model, "aux_classifier", None) is not None,
+        }
+        with torch.device("meta"):
+            candidate = rebuild_torchvision(source)
+        if {key: tuple(value.shape) for key, value in candidate.state_dict().items()} == shapes:
+            return source
+    # Not one of the standard ones: it works all the same, and loading it again needs the model at hand.
+    return {"source": "module", "classifier": None}
+
+
+def rebuild_torchvision(source: dict[str, Any]) -> nn.Module:
+    """The network a recipe describes, with random weights."""
+    from torchvision.models import segmentation
+
+    if source["name"] not in BUILDERS:
+        raise ValueError(f"torchvision has no segmentation network {source['name']!r}")
+    builder = getattr(segmentation, source["name"])
+    if source["name"].startswith("lraspp"):
+        return builder(weights=None, weights_backbone=None, num_classes=source["classes"])
+    return builder(
+        weights=None, weights_backbone=None, num_classes=source["classes"], aux_loss=source["auxiliary"]
+    )
