@@ -161,7 +161,7 @@ class OnlineEM:
     def _reseed_(self, batch: PaddedPoints) -> None:
         """Put each collapsed or starved component of the classes present on a fresh point of its class."""
         classes, k = batch.classes, self.mixture.num_components
-        broken = self._broken()[classes] & (batch.valid.sum(1) >= k)[:, None] & (self.updates[classes] > 0)
+        broken = self._broken()[classes] & (batch.valid.sum(1) >= k)[:, None]
         # Points of a class come in random order, so the first k serve as fresh places.
         fresh = batch.points[:, :k] if batch.points.shape[1] >= k else batch.points[:, :1].expand(-1, k, -1)
         mixture = self.mixture

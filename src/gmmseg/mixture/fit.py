@@ -35,7 +35,7 @@ def fit_mixture(
 ) -> list[float]:
     """See `ClassMixture.fit`."""
     if restart:
-        _start_(mixture, _reservoir(batches, mixture.num_classes, seed), variance_floor)
+        _start_(mixture, _reservoir(batches, mixture.num_classes, seed), variance_floor, seed)
     history: list[float] = []
     for _ in range(passes):
         known, log_likelihood = _expect(mixture, batches, balanced)
@@ -83,12 +83,10 @@ def _maximise_(mixture: "ClassMixture", known: Moments, variance_floor: float) -
     mixture.variances.copy_(torch.where(seen, variances.float(), mixture.variances))
 
 
-def _start_(mixture: "ClassMixture", kept: PaddedPoints, variance_floor: float) -> None:
+def _start_(mixture: "ClassMixture", kept: PaddedPoints, variance_floor: float, seed: int) -> None:
     """Start the components of each class as the clusters of its kept points (Lloyd's rounds)."""
-    k, classes = mixture.num_components, kept.classes
-    count = kept.valid.sum(1)
-    first = (torch.arange(k, device=count.device) % count[:, None])[..., None].expand(-1, -1, mixture.dim)
-    means = kept.points.gather(1, first)
+    classes, count = kept.classes, kept.valid.sum(1)
+    means = _spread_out(kept, mixture.num_components, seed)
     ones = torch.ones_like(means)
     for _ in range(_START_ROUNDS):
         clusters = plain_assignment(own_log_density(kept.points, means, ones), kept.valid, hard=True)
@@ -100,6 +98,20 @@ def _start_(mixture: "ClassMixture", kept: PaddedPoints, variance_floor: float) 
     spread = (squares * share - (total * share).square()).clamp_min(variance_floor).float()
     mixture.means[classes] = means
     mixture.variances[classes] = spread.expand_as(means)
+
+
+def _spread_out(kept: PaddedPoints, k: int, seed: int) -> Tensor:
+    """k points of each class (p k d), each drawn with the squared distance to those before (k-means++)."""
+    generator = torch.Generator().manual_seed(seed)
+    chosen = kept.points[:, :1]
+    while chosen.shape[1] < k:
+        distance = torch.cdist(kept.points, chosen).amin(-1).square() * kept.valid
+        # A class of identical points has no distances to go by; any of them will do.
+        chance = torch.where(distance.sum(1, keepdim=True) > 0, distance, kept.valid.float()).cpu()
+        drawn = torch.multinomial(chance, 1, generator=generator).to(kept.points.device)
+        following = kept.points.gather(1, drawn[..., None].expand(-1, -1, kept.points.shape[-1]))
+        chosen = torch.cat([chosen, following], dim=1)
+    return chosen
 
 
 def _reservoir(batches: Batches, num_classes: int, seed: int) -> PaddedPoints:

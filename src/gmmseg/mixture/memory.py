@@ -197,7 +197,7 @@ class FeatureQueue:
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         if int(state["capacity"]) != self.capacity:
             raise ValueError(
-                f"the saved queue holds {int(state['capacity'])} points a component, this one {self.capacity}: "
+                f"the saved queue holds {int(state['capacity'])} points, this one {self.capacity}: "
                 "set memory_size to the saved value to continue"
             )
         filled = state["slots"].shape[2]

@@ -1,0 +1,62 @@
+import torch
+
+from gmmseg.labels import IGNORE
+from gmmseg.mixture.sampling import draw, pad_by_class, sample_points
+
+
+def draw_from(labels, groups, per_group, seed=0):
+    points = torch.arange(len(labels), dtype=torch.float32)[:, None]
+    sampled, sampled_labels = sample_points(
+        points, labels, groups, num_classes=4, per_group=per_group, seed=seed
+    )
+    return sampled[:, 0].long(), sampled_labels
+
+
+def test_at_most_so_many_per_class_and_image_and_never_an_ignored_one():
+    labels = torch.randint(0, 3, (3000,))
+    labels[::7] = IGNORE
+    groups = torch.arange(3).repeat_interleave(1000)
+    index, sampled_labels = draw_from(labels, groups, 20)
+    assert torch.equal(labels[index], sampled_labels)
+    for c in range(3):
+        for g in range(3):
+            assert ((sampled_labels == c) & (groups[index] == g)).sum() == 20
+    assert len(index.unique()) == len(index)
+
+
+def test_all_points_of_a_rare_class_are_taken():
+    labels = torch.zeros(500, dtype=torch.int64)
+    labels[[3, 77, 400]] = 2
+    index, sampled_labels = draw_from(labels, torch.zeros_like(labels), 10)
+    assert sorted(index[sampled_labels == 2].tolist()) == [3, 77, 400]
+
+
+def test_sampling_is_even_over_points_and_changes_with_the_seed():
+    labels = torch.zeros(200, dtype=torch.int64)
+    counts = torch.zeros(200)
+    for seed in range(400):
+        index, _ = draw_from(labels, torch.zeros_like(labels), 50, seed)
+        counts[index] += 1
+    # 400 draws with chance 1/4: mean 100, standard deviation 8.7
+    assert counts.min() > 60
+    assert counts.max() < 140
+
+
+def test_within_a_class_the_images_are_shuffled_together():
+    labels, groups = torch.zeros(2000, dtype=torch.int64), torch.arange(2).repeat_interleave(1000)
+    index, _ = draw_from(labels, groups, 100)
+    assert 30 < groups[index[:100]].sum() < 70
+
+
+def test_draw_takes_the_lowest_tickets_of_each_cell():
+    cells, tickets = torch.tensor([1, 0, 1, 1, 0]), torch.tensor([5, 9, 2, 7, 1])
+    assert draw(cells, tickets, 2).tolist() == [4, 1, 2, 0]
+
+
+def test_padding_keeps_every_point_under_its_class():
+    labels = torch.tensor([0, 0, 3, 3, 3, 7])
+    points = torch.randn(6, 2)
+    padded = pad_by_class(points, labels)
+    assert padded.classes.tolist() == [0, 3, 7]
+    assert padded.points.shape == (3, 3, 2)
+    assert torch.equal(padded.points[padded.valid], points)
