@@ -1,5 +1,8 @@
 """A segmenter whose every number can be worked out by hand."""
 
+from pathlib import Path
+
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -39,3 +42,18 @@ def make_segmenter() -> type[PointwiseSegmenter]:
 @pytest.fixture
 def segmenter() -> PointwiseSegmenter:
     return PointwiseSegmenter()
+
+
+@pytest.fixture
+def video(tmp_path: Path) -> Path:
+    """Five grey frames (32 48), each brighter than the last."""
+    av = pytest.importorskip("av", reason="PyAV is not installed: pip install 'gmmseg[video]'")
+    path = tmp_path / "clip.mp4"
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("mpeg4", rate=5)
+        stream.width, stream.height, stream.pix_fmt = 48, 32, "yuv420p"
+        for value in (0, 50, 100, 150, 200):
+            frame = av.VideoFrame.from_ndarray(np.full((32, 48, 3), value, np.uint8), format="rgb24")
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode())
+    return path

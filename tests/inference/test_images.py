@@ -110,6 +110,7 @@ def test_of_an_animation_the_first_frame_is_taken(tmp_path):
 
 @pytest.mark.parametrize("suffix", ["png", "jpg", "webp", "bmp", "tif"])
 @pytest.mark.parametrize("share", [0.0, 0.02, 0.5])
+@pytest.mark.filterwarnings("ignore:Truncated File Read")
 def test_cut_off_files_are_refused_by_name(tmp_path, suffix, share):
     noise = np.random.default_rng(0).integers(0, 256, (40, 40, 3), dtype=np.uint8)
     path = saved(Image.fromarray(noise), tmp_path / f"broken.{suffix}")

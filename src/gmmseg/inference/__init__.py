@@ -1,5 +1,6 @@
 """From a segmenter and images to predictions, thresholds and pictures."""
 
+from gmmseg.inference.files import PredictSummary, predict_files
 from gmmseg.inference.images import ImageError, load_image
 from gmmseg.inference.prediction import Prediction
 from gmmseg.inference.predictor import Predictor
@@ -9,11 +10,13 @@ from gmmseg.inference.windows import Maps, sliding, whole
 __all__ = [
     "ImageError",
     "Maps",
+    "PredictSummary",
     "Prediction",
     "Predictor",
     "ScoreHistogram",
     "choose_threshold",
     "load_image",
+    "predict_files",
     "sliding",
     "whole",
 ]

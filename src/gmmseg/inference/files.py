@@ -1,0 +1,132 @@
+"""Images, folders and videos in, folders of pictures out."""
+
+import io
+import os
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from gmmseg.inference.images import ImageError, load_image
+from gmmseg.inference.inputs import Input, find_inputs
+from gmmseg.inference.pictures import (
+    Colours,
+    default_colours,
+    heat_map,
+    label_picture,
+    mask_picture,
+    overlay,
+)
+from gmmseg.inference.predictor import Predictor
+from gmmseg.inference.video import frame_count, frames
+from gmmseg.inference.writing import write_atomically
+
+Progress = Callable[[int, int | None, str], None]
+"""Told after each image: how many are through, how many there are (None: unknown), the name of the last."""
+
+
+@dataclass(frozen=True)
+class PredictSummary:
+    """``done`` images and frames are in ``out_dir``; ``failed``: (name, reason) of each unreadable file."""
+
+    out_dir: Path
+    done: int
+    failed: tuple[tuple[str, str], ...]
+
+
+def predict_files(
+    predictor: Predictor,
+    inputs: Iterable[str | os.PathLike],
+    out_dir: str | os.PathLike,
+    *,
+    raw: bool = False,
+    progress: Progress | None = None,
+) -> PredictSummary:
+    """Predict every image and every frame of every video among ``inputs`` (files and folders).
+
+    Of ``photos/a.jpg``, given as ``photos``, come ``labels/a.jpg.png`` (palette), ``overlay/a.jpg.jpg``,
+    ``anomaly/a.jpg.png`` (heat map), ``unknown/a.jpg.png`` (255 above the segmenter's threshold, if it has
+    one) and, with ``raw``, ``raw/a.jpg.npz`` (labels, posterior, anomaly); of a video one of each per frame,
+    in a folder of its name. Files that cannot be read are listed in the summary; the others are done.
+    """
+    out, given = Path(out_dir), [Path(path) for path in inputs]
+    found = find_inputs(given, out)
+    if not found:
+        raise FileNotFoundError(f"no images or videos in {', '.join(str(path) for path in given)}")
+    total = _total(found)
+    done = 0
+    failed: list[tuple[str, str]] = []
+    for item in found:
+        try:
+            for name, pixels in _images(item):
+                for path, data in _outputs(predictor, pixels, name, raw=raw):
+                    write_atomically(out / path, data)
+                done += 1
+                if progress:
+                    progress(done + len(failed), total, name)
+        except ImageError as error:
+            failed.append((item.name, str(error)))
+            if progress:
+                progress(done + len(failed), total, item.name)
+    return PredictSummary(out, done, tuple(failed))
+
+
+def _total(found: list[Input]) -> int | None:
+    counts = [frame_count(item.path) if item.is_video else 1 for item in found]
+    known = [count for count in counts if count is not None]
+    return sum(known) if len(known) == len(counts) else None
+
+
+def _images(item: Input) -> Iterator[tuple[str, Tensor]]:
+    """The one image or the many frames of ``item``: output name and pixels (3 h w)."""
+    if not item.is_video:
+        yield item.name, load_image(item.path)
+        return
+    for index, frame in enumerate(frames(item.path)):
+        yield f"{item.name}/{index:06d}", load_image(frame)
+
+
+def _outputs(predictor: Predictor, pixels: Tensor, name: str, *, raw: bool) -> Iterator[tuple[str, bytes]]:
+    """Relative path and content of each file that one image becomes."""
+    arrays = _predict(predictor, pixels, posterior=raw)
+    labels, anomaly = arrays["labels"], arrays["anomaly"]
+    colours, threshold = _colours(predictor), predictor.segmenter.threshold
+    unknown = None if threshold is None else anomaly > threshold
+    photograph = (pixels.movedim(0, -1) * 255).round().to(torch.uint8).numpy()
+    yield f"labels/{name}.png", _encoded(label_picture(labels, colours), "png")
+    yield f"overlay/{name}.jpg", _encoded(overlay(photograph, labels, colours, unknown), "jpeg")
+    yield f"anomaly/{name}.png", _encoded(heat_map(anomaly, threshold), "png")
+    if unknown is not None:
+        yield f"unknown/{name}.png", _encoded(mask_picture(unknown), "png")
+    if raw:
+        buffer = io.BytesIO()
+        np.savez(buffer, allow_pickle=False, **arrays)
+        yield f"raw/{name}.npz", buffer.getvalue()
+
+
+def _predict(predictor: Predictor, pixels: Tensor, *, posterior: bool) -> dict[str, np.ndarray]:
+    """Labels and anomaly (h w), and when asked for the posterior (c h w), which is large."""
+    strips = [
+        (strip.labels.cpu(), strip.anomaly.cpu(), strip.posterior.cpu() if posterior else None)
+        for strip in predictor.strips(pixels)
+    ]
+    arrays = {
+        "labels": torch.cat([labels for labels, _, _ in strips]).numpy(),
+        "anomaly": torch.cat([anomaly for _, anomaly, _ in strips]).numpy(),
+    }
+    kept = [part for _, _, part in strips if part is not None]
+    return {**arrays, "posterior": torch.cat(kept, dim=1).numpy()} if kept else arrays
+
+
+def _colours(predictor: Predictor) -> Colours:
+    return predictor.segmenter.colours or default_colours(predictor.segmenter.num_classes)
+
+
+def _encoded(picture: Image.Image, kind: str) -> bytes:
+    buffer = io.BytesIO()
+    picture.save(buffer, kind, quality=90) if kind == "jpeg" else picture.save(buffer, kind)
+    return buffer.getvalue()

@@ -1,0 +1,75 @@
+"""Which files to predict, and what to call what becomes of them."""
+
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from gmmseg.inference.images import IMAGE_SUFFIXES
+from gmmseg.inference.video import VIDEO_SUFFIXES
+
+
+@dataclass(frozen=True)
+class Input:
+    """An image or video file and its ``name``: a relative path with suffix that no other input has."""
+
+    path: Path
+    name: str
+
+    @property
+    def is_video(self) -> bool:
+        return self.path.suffix.lower() in VIDEO_SUFFIXES
+
+
+def find_inputs(paths: Iterable[str | os.PathLike], out_dir: Path) -> list[Input]:
+    """Files as they are given; of folders, all images and videos in them, deep down, without ``out_dir``.
+
+    Names are paths relative to the folder given, prefixed with its name when there are several inputs. A file
+    named explicitly is taken whatever its suffix.
+    """
+    given = [Path(path) for path in paths]
+    for path in given:
+        _check(path, out_dir)
+    taken: set[str] = set()
+    return [
+        Input(path, _unique(name, taken))
+        for root in given
+        for path, name in _files(root, out_dir, prefix=len(given) > 1)
+    ]
+
+
+def _check(path: Path, out_dir: Path) -> None:
+    if not path.exists():
+        raise FileNotFoundError(f"{path}: no such file or folder")
+    if path.is_dir() and _same(path, out_dir):
+        raise ValueError(
+            f"{out_dir}: predictions would be written among the images; choose another output folder"
+        )
+
+
+def _same(first: Path, second: Path) -> bool:
+    return first.resolve() == second.resolve()
+
+
+def _files(root: Path, out_dir: Path, *, prefix: bool) -> Iterator[tuple[Path, str]]:
+    """Files under ``root`` in order, each with its name."""
+    if not root.is_dir():
+        yield root, root.name
+        return
+    for folder, subfolders, names in os.walk(root):
+        subfolders[:] = [name for name in sorted(subfolders) if not _same(Path(folder) / name, out_dir)]
+        for name in sorted(names):
+            path = Path(folder) / name
+            if not name.startswith(".") and path.suffix.lower() in IMAGE_SUFFIXES | VIDEO_SUFFIXES:
+                relative = path.relative_to(root)
+                yield path, str(Path(root.resolve().name) / relative if prefix else relative)
+
+
+def _unique(name: str, taken: set[str]) -> str:
+    """``name``, numbered when it is taken (also on file systems that do not tell a from A)."""
+    path, number, unique = Path(name), 1, name
+    while unique.casefold() in taken:
+        number += 1
+        unique = str(path.with_name(f"{path.stem}~{number}{path.suffix}"))
+    taken.add(unique.casefold())
+    return unique
