@@ -7,6 +7,7 @@ things in it that no scene of ``Scenes`` holds.
 import numpy as np
 import torch
 from scipy.ndimage import binary_dilation, label
+from torch import Tensor
 from torch.utils.data import Dataset
 
 from gmmseg.data.sample import Sample
@@ -49,6 +50,10 @@ class Scenes(Dataset[Sample]):
         image, labels = draw_scene((self.seed, _STREAMS[self.split], index), self.size, strangers=False)
         return _sample(image, labels, f"scenes_{self.split}_{index:05d}")
 
+    def labels(self, index: int) -> Tensor:
+        """Labels (h w) uint8 of one sample."""
+        return self[index].labels
+
 
 class ScenesAnomaly(Dataset[Sample]):
     """Street scenes with unknown things: labels are 0 normal, 1 anomaly, IGNORE on a one pixel border round them.
@@ -80,6 +85,10 @@ class ScenesAnomaly(Dataset[Sample]):
         key = (self.seed, _ANOMALY_STREAM + _STREAMS[self.split], index)
         image, labels = draw_scene(key, self.size, strangers=True)
         return _sample(image, _anomaly_mask(labels == STRANGER), f"scenes_anomaly_{self.split}_{index:05d}")
+
+    def labels(self, index: int) -> Tensor:
+        """Mask (h w) uint8 of one sample."""
+        return self[index].labels
 
 
 def _anomaly_mask(strange: np.ndarray) -> np.ndarray:

@@ -8,7 +8,18 @@ from gmmseg.data.scenes.camera import Camera
 from gmmseg.data.scenes.canvas import Canvas, Colour, Sketch
 from gmmseg.data.scenes.classes import CAR, PERSON, POLE, SIGN, VEGETATION
 from gmmseg.data.scenes.palette import (
-    CLOTH, DARK, HAIR, LEAF, METAL, PAINT, SIGNAL, SKIN, WHITE, WOOD, pick, tone,
+    CLOTH,
+    DARK,
+    HAIR,
+    LEAF,
+    METAL,
+    PAINT,
+    SIGNAL,
+    SKIN,
+    WHITE,
+    WOOD,
+    pick,
+    tone,
 )  # fmt: skip
 
 

@@ -1,0 +1,40 @@
+"""A data set seen through a random transform, reproducibly."""
+
+import numpy as np
+import torch
+from torch.utils.data import Dataset
+
+from gmmseg.data.catalog import SegmentationData
+from gmmseg.data.sample import Sample
+from gmmseg.data.transforms import Transform
+
+
+class AugmentedDataset(Dataset[Sample]):
+    """``dataset`` seen through ``transform``, whose draws depend on (seed, epoch, index) and on nothing else.
+
+    So the stream of samples is the same with any number of workers, and a resumed run sees what the interrupted one
+    would have seen. An index beyond the length is another look at sample ``index % len(dataset)``, differently drawn:
+    a sampler that repeats a sample within an epoch counts the repetitions that way.
+    """
+
+    def __init__(self, dataset: SegmentationData, transform: Transform, seed: int = 0) -> None:
+        self.dataset, self.transform, self.seed = dataset, transform, seed
+        self.name, self.label_space = dataset.name, dataset.label_space
+        # Shared memory: workers that live through several epochs see the change.
+        self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()
+
+    @property
+    def epoch(self) -> int:
+        return int(self._epoch.item())
+
+    def set_epoch(self, epoch: int) -> None:
+        """To be called before each pass; workers already running follow."""
+        self._epoch.fill_(epoch)
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, index: int) -> Sample:
+        key = np.random.SeedSequence((self.seed, self.epoch, index)).generate_state(1, np.uint64)[0]
+        generator = torch.Generator().manual_seed(int(key >> 1))
+        return self.transform(self.dataset[index % len(self.dataset)], generator)

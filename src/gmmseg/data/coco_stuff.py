@@ -1,0 +1,78 @@
+"""COCO-Stuff 10k from its raw release (v1.1): one ``.mat`` file per image becomes one label PNG.
+
+The raw ids are 1..182 with eleven gaps, 0 is unlabelled. The 164k release numbers its classes differently: its files
+must not go through this table.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from gmmseg.data.files import DataError, write_atomically
+
+GAPS = (12, 26, 29, 30, 45, 66, 68, 69, 71, 83, 91)
+"""Raw ids that name no class."""
+
+
+def stored_ids() -> dict[int, int]:
+    """Raw id -> id in the label PNG: 0 stays unlabelled, the 171 classes become 1..171 in the same order."""
+    return {raw: stored for stored, raw in enumerate(raw for raw in range(183) if raw not in GAPS)}
+
+
+def convert(raw: Path, output: Path, progress: Callable[[int, int], None] | None = None) -> dict[str, int]:
+    """Convert the raw release in ``raw`` into the layout of the data set ``coco_stuff_10k`` in ``output``.
+
+    Reads ``imageLists/{train,test}.txt``, ``images/*.jpg`` and ``annotations/*.mat``; returns how many pairs each split
+    got. Files that are there already are written again only if they are missing, so an interrupted run continues.
+    """
+    lists = {split: _names(raw / "imageLists" / f"{split}.txt") for split in ("train", "test")}
+    total, done = sum(map(len, lists.values())), 0
+    for split, names in lists.items():
+        for name in names:
+            _convert_pair(raw, output, f"{split}2014", name)
+            done += 1
+            if progress:
+                progress(done, total)
+    return {split: len(names) for split, names in lists.items()}
+
+
+def read_mat(path: Path) -> np.ndarray:
+    """Label PNG ids (h w) uint8 of one raw annotation."""
+    from scipy.io import loadmat  # a second of import that only this conversion needs
+
+    try:
+        raw = np.asarray(loadmat(path, variable_names=["S"])["S"])
+    except KeyError as error:
+        raise DataError(f"{path}: has no field S; is it a COCO-Stuff 10k annotation?") from error
+    except (OSError, ValueError, TypeError, NotImplementedError) as error:
+        raise DataError(f"{path}: cannot be read as a .mat file ({error}); fetch it again") from error
+    table = np.full(256, 255, np.uint8)
+    for raw_id, stored in stored_ids().items():
+        table[raw_id] = stored
+    inside = raw.astype(np.int64).clip(0, 255)
+    wrong = raw[(table[inside] == 255) | (inside != raw)]
+    if wrong.size:
+        values = ", ".join(str(value) for value in np.unique(wrong)[:8])
+        raise DataError(f"{path}: holds ids COCO-Stuff 10k does not define: {values}")
+    return table[inside]
+
+
+def _convert_pair(raw: Path, output: Path, folder: str, name: str) -> None:
+    image = output / "images" / folder / f"{name}.jpg"
+    labels = output / "annotations" / folder / f"{name}_labelTrainIds.png"
+    if not image.is_file():
+        source = raw / "images" / f"{name}.jpg"
+        if not source.is_file():
+            raise DataError(f"{source}: missing, although the image lists name it")
+        write_atomically(image, lambda file: file.write(source.read_bytes()))
+    if not labels.is_file():
+        ids = Image.fromarray(read_mat(raw / "annotations" / f"{name}.mat"))
+        write_atomically(labels, lambda file: ids.save(file, format="PNG"))
+
+
+def _names(path: Path) -> list[str]:
+    if not path.is_file():
+        raise DataError(f"{path}: missing; ROOT must be the unpacked COCO-Stuff 10k v1.1 release")
+    return [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
