@@ -4,6 +4,7 @@ from gmmseg.models.convert import ConversionError, convert
 from gmmseg.models.heads import HEAD_PRESETS, GMMHead, HeadSettings, SoftmaxHead, head_settings, make_head
 from gmmseg.models.outputs import SegmenterOutput
 from gmmseg.models.pretrained import from_pretrained
+from gmmseg.models.reference_import import import_reference
 from gmmseg.models.segmenter import Segmenter
 from gmmseg.models.weights import WeightsError
 from gmmseg.models.zoo import ZOO, build
@@ -22,5 +23,6 @@ __all__ = [
     "convert",
     "from_pretrained",
     "head_settings",
+    "import_reference",
     "make_head",
 ]

@@ -29,19 +29,20 @@ class TimmBackbone(nn.Module):
 
         if not timm.is_model(name):
             raise ValueError(f"timm has no model {name!r}; timm.list_models() lists those it has")
-        self.net = timm.create_model(
+        net: Any = timm.create_model(
             name,
             features_only=True,
             out_indices=out_indices,
             pretrained=weights == "pretrained",
             **(options or {}),
         )
-        self.channels: list[int] = self.net.feature_info.channels()
-        self.reductions: list[int] = self.net.feature_info.reduction()
-        published = timm.get_pretrained_cfg(name)
-        self.mean, self.std = tuple(published.mean), tuple(published.std)
-        if weights not in (None, "pretrained"):
-            load_backbone(self.net, weights)
+        self.net = net
+        self.channels: list[int] = net.feature_info.channels()
+        self.reductions: list[int] = net.feature_info.reduction()
+        published = net.pretrained_cfg
+        self.mean, self.std = tuple(published["mean"]), tuple(published["std"])
+        if weights is not None and weights != "pretrained":
+            load_backbone(net, weights)
 
     def forward(self, images: Tensor) -> list[Tensor]:
         return self.net(images)

@@ -72,7 +72,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def read_state(segmenter: "Segmenter", folder: Path) -> None:
-    """Fill ``segmenter`` from model.safetensors; anything missing, left over or of another shape is an error."""
+    """Fill ``segmenter`` from model.safetensors; anything missing, left over or misshapen is an error."""
     path = folder / WEIGHTS_FILE
     state = read_weights(path)
     expected = segmenter.state_dict()

@@ -89,8 +89,8 @@ def dissect(model: nn.Module, classifier: str | None) -> Dissection:
 
         return dissect_torchvision(model)
     raise ConversionError(
-        f"{type(model).__name__} is of no library that convert knows: name its last layer, the one that makes class "
-        f'scores, e.g. convert(model, classifier="...") with one of {", ".join(layer_names(model)[-6:]) or "its layers"}'
+        f"{type(model).__name__} is of no library that convert knows: name the layer that makes its "
+        f'class scores, convert(model, classifier="..."); its last layers are {", ".join(layer_names(model)[-6:])}'
     )
 
 
@@ -117,7 +117,7 @@ def dissect_at(model: nn.Module, name: str, source: dict[str, Any]) -> Dissectio
 
 
 def _shape_of(layer: nn.Module, name: str) -> tuple[int, int]:
-    """Input and output channels of a classifier: a convolution, a linear layer, or a block with one inside."""
+    """Input and output channels of a classifier: a convolution, a linear layer, or a block around one."""
     inner = [each for each in layer.modules() if isinstance(each, nn.Conv2d | nn.Linear)]
     if len(inner) != 1:
         raise ConversionError(

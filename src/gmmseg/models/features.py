@@ -19,9 +19,9 @@ class Features(NamedTuple):
 
 
 class FeatureExtractor(nn.Module):
-    """Normalised images (b 3 H W) -> Features, whose main map is (b out_channels ceil(H/stride) ceil(W/stride)).
+    """Normalised images (b 3 H W) -> Features with a main map (b out_channels ceil(H/stride) ceil(W/stride)).
 
-    ``backbone`` is the part that comes pretrained; ``auxiliary_channels`` says how wide each auxiliary map is.
+    ``backbone`` is the part that comes pretrained; ``auxiliary_channels``: widths of the auxiliary maps.
     """
 
     out_channels: int

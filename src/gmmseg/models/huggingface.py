@@ -1,13 +1,15 @@
 """The door to transformers: SegFormer, UPerNet and others of their kind as feature extractors."""
 
 import json
+import warnings
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
 
 from gmmseg.models.convert import ConversionError, Dissection, dissect_at
 from gmmseg.models.features import FeatureExtractor, Features
-from gmmseg.models.weights import load_backbone
+from gmmseg.models.weights import WeightsError, listed, read_weights
 
 # depths of the four stages, their widths, width of the decoder
 MIT_SIZES: dict[str, tuple[list[int], list[int], int]] = {
@@ -56,6 +58,38 @@ class UperNetFeatures(FeatureExtractor):
         return Features(self.decoder(maps), (maps[2],) if self.auxiliary_channels else ())
 
 
+def with_weights(backbone: Any, weights: str | None, published: str) -> Any:
+    """``backbone`` itself (None), or one like it from the hub ("pretrained"), a local folder or a file."""
+    if weights is None:
+        return backbone
+    if weights == "pretrained" or Path(weights).is_dir():
+        place = published if weights == "pretrained" else weights
+        return _reported(backbone, place, None, place)
+    return load_state(backbone, read_weights(weights), weights)
+
+
+def load_state(model: Any, state: dict[str, Tensor], origin: str) -> Any:
+    """A model like ``model`` with the tensors of ``state``, named as in any version of transformers."""
+    return _reported(model, None, state, origin)
+
+
+def _reported(model: Any, place: str | None, state: dict[str, Tensor] | None, origin: str) -> Any:
+    """Let transformers load; what it reports as missing is an error, what it left over a warning."""
+    loaded, report = type(model).from_pretrained(
+        place, config=model.config, state_dict=state, ignore_mismatched_sizes=True, output_loading_info=True
+    )
+    faults = sorted(map(str, [*report["missing_keys"], *report["mismatched_keys"]]))
+    # Swin's backbone adds norms that no classification checkpoint has; they start afresh.
+    faults = [name for name in faults if not name.startswith("hidden_states_norms.")]
+    if faults:
+        raise WeightsError(
+            f"{origin} does not fit {type(model).__name__}, missing or of another shape{listed(faults)}"
+        )
+    if report["unexpected_keys"]:
+        warnings.warn(f"{origin}: tensors not used{listed(sorted(report['unexpected_keys']))}", stacklevel=3)
+    return loaded
+
+
 def segformer(depths: list[int], widths: list[int], decoder: int) -> SegformerFeatures:
     """A SegFormer with random weights: stage depths and widths, and the width of the decoder."""
     from transformers import SegformerConfig, SegformerForSemanticSegmentation
@@ -64,15 +98,17 @@ def segformer(depths: list[int], widths: list[int], decoder: int) -> SegformerFe
     return SegformerFeatures(SegformerForSemanticSegmentation(config))
 
 
+def segformer_model(sizes: dict[str, Any]) -> Any:
+    """SegFormer's backbone alone, with random weights, from the fields of its configuration."""
+    from transformers import SegformerConfig, SegformerModel
+
+    return SegformerModel(SegformerConfig(**sizes))
+
+
 def mit_segformer(size: str, weights: str | None) -> SegformerFeatures:
     """SegFormer over MiT-b0 .. b5. ``weights``: None, "pretrained" (ImageNet, from the hub) or a file."""
     features = segformer(*MIT_SIZES[size])
-    if weights == "pretrained":
-        from transformers import SegformerModel
-
-        features.backbone = SegformerModel.from_pretrained(f"nvidia/mit-{size}")
-    elif weights is not None:
-        load_backbone(features.backbone, weights)
+    features.backbone = with_weights(features.backbone, weights, f"nvidia/mit-{size}")
     return features
 
 
@@ -80,42 +116,31 @@ def swin_config(width: int, depths: list[int], heads: list[int], window: int) ->
     """A Swin transformer that gives the maps of all four stages."""
     from transformers import SwinConfig
 
-    return SwinConfig(
-        embed_dim=width,
-        depths=depths,
-        num_heads=heads,
-        window_size=window,
-        drop_path_rate=0.3,
-        out_features=STAGES,
-    )
+    fields = {"embed_dim": width, "depths": depths, "num_heads": heads, "window_size": window}
+    return SwinConfig.from_dict({**fields, "drop_path_rate": 0.3, "out_features": STAGES})
 
 
 def swin_upernet(
     swin: Any, weights: str | None, *, published: str = "", channels: int = 512
 ) -> UperNetFeatures:
     """UPerNet over a Swin transformer. ``published`` names the weights on the hub that "pretrained" means."""
-    from transformers import SwinBackbone, UperNetConfig, UperNetForSemanticSegmentation
+    from transformers import UperNetConfig, UperNetForSemanticSegmentation
 
     config = UperNetConfig(backbone_config=swin, hidden_size=channels, use_auxiliary_head=True)
     features = UperNetFeatures(UperNetForSemanticSegmentation(config))
-    if weights == "pretrained":
-        features.backbone = SwinBackbone.from_pretrained(published, out_features=STAGES)
-    elif weights is not None:
-        load_backbone(features.backbone, weights)
+    features.backbone = with_weights(features.backbone, weights, published)
     return features
 
 
 def swin_mask2former(swin: Any, num_classes: int, weights: str | None, *, published: str = "") -> Any:
     """transformers' Mask2Former over a Swin transformer, with its own class predictor still in place."""
-    from transformers import Mask2FormerConfig, Mask2FormerForUniversalSegmentation, SwinBackbone
+    from transformers import Mask2FormerConfig, Mask2FormerForUniversalSegmentation
 
-    model = Mask2FormerForUniversalSegmentation(
-        Mask2FormerConfig(backbone_config=swin, num_labels=num_classes)
-    )
-    if weights == "pretrained":
-        model.model.pixel_level_module.encoder = SwinBackbone.from_pretrained(published, out_features=STAGES)
-    elif weights is not None:
-        load_backbone(model.model.pixel_level_module.encoder, weights)
+    config: Any = Mask2FormerConfig(backbone_config=swin)
+    config.num_labels = num_classes
+    model: Any = Mask2FormerForUniversalSegmentation(config)
+    pixels = model.model.pixel_level_module
+    pixels.encoder = with_weights(pixels.encoder, weights, published)
     return model
 
 
@@ -154,8 +179,8 @@ def _only_classifier(model: Any) -> str:
     ]
     if len(names) != 1 or not type(model).__name__.endswith("ForSemanticSegmentation"):
         raise ConversionError(
-            f"{type(model).__name__}: {len(names)} layers could be its classifier ({', '.join(names)}); name the one "
-            'that makes class scores: convert(model, classifier="...")'
+            f"{type(model).__name__}: {len(names)} layers could be its classifier ({', '.join(names)}); "
+            'name the one that makes class scores: convert(model, classifier="...")'
         )
     return names[0]
 

@@ -76,7 +76,7 @@ class MaskSegmenter(Segmenter):
         recipe: dict[str, Any] | None = None,
     ) -> None:
         super().__init__(features, head, mean=mean, std=std, recipe=recipe)
-        self.criterion = criterion
+        self.criterion: Any = criterion
 
     @property
     def num_classes(self) -> int:
@@ -111,7 +111,7 @@ class MaskSegmenter(Segmenter):
         assert isinstance(output, MaskOutput)
         masks, classes = mask_labels(labels)
         if not any(len(each) for each in classes):
-            zero = sum(each.sum() for each in (*output.query_logits, *output.masks)) * 0.0
+            zero = torch.stack([each.sum() for each in (*output.query_logits, *output.masks)]).sum() * 0.0
             return {"posterior": zero, "mask": zero, "dice": zero}
         earlier = [
             {"masks_queries_logits": mask, "class_queries_logits": logits}
@@ -131,7 +131,7 @@ class MaskSegmenter(Segmenter):
 
     @torch.no_grad()
     def matched_labels(self, output: MaskOutput, labels: Tensor) -> Tensor:
-        """The class of each query of the last layer by Mask2Former's matching, (b q); unmatched: no object."""
+        """The class of each query of the last layer by Mask2Former's matching, (b q); else "no object"."""
         masks, classes = mask_labels(labels)
         pairs = self.criterion.matcher(output.masks[-1], output.query_logits[-1], masks, classes)
         matched = torch.full(output.query_logits[-1].shape[:2], self.num_classes, device=labels.device)
@@ -242,7 +242,7 @@ def mask_segmenter(
 
 
 def _criterion(model: Any, num_classes: int) -> nn.Module:
-    """Mask2Former's matching and losses for this number of classes; nothing of it belongs into saved weights."""
+    """Mask2Former's matching and losses for this number of classes, without a trace in saved weights."""
     config = copy.deepcopy(model.config)
     config.num_labels = num_classes
     criterion = type(model.criterion)(config=config, weight_dict=model.weight_dict)

@@ -9,6 +9,7 @@ from gmmseg.models.checkpoint import CONFIG_FILE, WEIGHTS_FILE, read_config, rea
 from gmmseg.models.convert import convert
 from gmmseg.models.heads import HeadSettings
 from gmmseg.models.huggingface import rebuild_transformers
+from gmmseg.models.reference_import import build_reference
 from gmmseg.models.segmenter import Segmenter
 from gmmseg.models.smp import rebuild_smp
 from gmmseg.models.torchvision_models import rebuild_torchvision
@@ -56,6 +57,8 @@ def _rebuild(recipe: dict[str, Any] | None, architecture: nn.Module | None, plac
     source = recipe["source"]
     if source == "zoo":
         return build(recipe["name"], num_classes=recipe["num_classes"], head=HeadSettings(**recipe["head"]))
+    if source == "reference":
+        return build_reference(recipe)
     if source in REBUILDERS:
         architecture = REBUILDERS[source](recipe)
     if architecture is None:

@@ -60,7 +60,9 @@ class Segmenter(nn.Module):
 
     @property
     def stride(self) -> int:
-        return int(self.features.stride)
+        stride = self.features.stride
+        assert isinstance(stride, int)
+        return stride
 
     @property
     def backbone(self) -> nn.Module:
@@ -115,11 +117,11 @@ class Segmenter(nn.Module):
         return points.permute(0, 2, 3, 1).reshape(-1, d), small.reshape(-1), groups
 
     def save_pretrained(self, folder: str | Path) -> None:
-        """Write config.json and model.safetensors to ``folder``: the network and the mixtures, no training state."""
+        """Write config.json and model.safetensors: the network and the mixtures, no training state."""
         write_checkpoint(self, Path(folder))
 
     def push_to_hub(self, repo_id: str, *, private: bool = False, token: str | None = None) -> str:
-        """Upload what `save_pretrained` writes to a repository of the Hugging Face hub; returns its address."""
+        """Upload what `save_pretrained` writes to the Hugging Face hub; returns the address."""
         return push_checkpoint(self, repo_id, private=private, token=token)
 
 

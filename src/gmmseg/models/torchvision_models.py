@@ -36,7 +36,7 @@ class TorchvisionFeatures(FeatureExtractor):
 
 
 class LRASPPFeatures(FeatureExtractor):
-    """LR-ASPP adds the scores of two maps; one map holds both: the low one's channels, then the high one's."""
+    """LR-ASPP adds the scores of two maps; here one map holds both, the low one's channels first."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()

@@ -18,12 +18,12 @@ class WeightsError(ValueError):
 
 
 def read_weights(path: str | Path) -> dict[str, Tensor]:
-    """The tensors of a .safetensors or .pth/.pt/.bin file by name. A pickle that wants to run code is refused."""
+    """The tensors of a .safetensors or .pth file by name. A pickle that wants to run code is refused."""
     path = Path(path)
     if not path.is_file():
         raise WeightsError(f"{path}: no such file of weights")
     state = _read_safetensors(path) if path.suffix == ".safetensors" else read_pickle(path)
-    for wrapper in ("state_dict", "model", "teacher"):
+    for wrapper in ("state_dict", "model"):  # the usual boxes that training scripts put weights into
         if isinstance(state.get(wrapper), Mapping):
             state = state[wrapper]
     return {name: value for name, value in state.items() if isinstance(value, Tensor)}
@@ -44,7 +44,7 @@ def read_pickle(path: Path) -> dict:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         raise WeightsError(
-            f"{path}: refused, because it holds more than tensors and plain values, and loading it would run code. "
+            f"{path}: refused, it holds more than tensors and plain values, and loading it would run code. "
             "Convert it to safetensors where you trust it"
         ) from error
     except (RuntimeError, EOFError, OSError) as error:
@@ -67,13 +67,13 @@ def load_backbone(backbone: nn.Module, path: str | Path) -> None:
     ]
     if missing or wrong:
         raise WeightsError(
-            f"{path} does not fit this backbone: {len(missing)} tensors missing{_listed(missing)}; "
-            f"{len(wrong)} of another shape{_listed(wrong)}"
+            f"{path} does not fit this backbone: {len(missing)} tensors missing{listed(missing)}; "
+            f"{len(wrong)} of another shape{listed(wrong)}"
         )
     unused = [name for name in found if name not in expected]
     if unused:
         warnings.warn(
-            f"{path}: {len(unused)} tensors not used by this backbone{_listed(unused)}", stacklevel=2
+            f"{path}: {len(unused)} tensors not used by this backbone{listed(unused)}", stacklevel=2
         )
     backbone.load_state_dict({name: value for name, value in found.items() if name in expected}, strict=False)
 
@@ -87,7 +87,8 @@ def _best_prefix(found: dict[str, Tensor], expected: Mapping[str, Tensor]) -> di
     return max(candidates, key=lambda candidate: len(candidate.keys() & expected.keys()))
 
 
-def _listed(names: list[str], most: int = 12) -> str:
+def listed(names: list[str], most: int = 12) -> str:
+    """``names`` for the end of a message, the first of them written out."""
     if not names:
         return ""
     return ": " + ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
