@@ -63,7 +63,8 @@ class LabelSpace:
         """Raw ids (h w) -> train ids (h w) uint8; undefined values raise LabelError naming ``source``."""
         if raw.ndim != 2 or not np.issubdtype(raw.dtype, np.integer):
             raise LabelError(
-                f"{source}: a label map must be a single-channel integer image, got shape {raw.shape}, {raw.dtype}"
+                f"{source}: a label map must be a single-channel integer image, "
+                f"got shape {raw.shape}, {raw.dtype}"
             )
         low, train, known = self._tables
         if not raw.size:

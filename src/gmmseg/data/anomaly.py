@@ -17,7 +17,8 @@ LOST_AND_FOUND = LabelSpace(_NAMES, _COLOURS, {0: IGNORE, 1: 0, **dict.fromkeys(
 
 
 def fishyscapes_lost_and_found(root: Path, split: str) -> Listing:
-    """Masks ``NNNN_<id>_labels.png`` and Lost and Found images ``<id>_leftImg8bit.png``, anywhere below ``root``."""
+    """Masks ``NNNN_<id>_labels.png`` and Lost and Found images ``<id>_leftImg8bit.png``, anywhere below
+    ``root``."""
     images = {path.name.removesuffix("_leftImg8bit.png"): path for path in root.rglob("*_leftImg8bit.png")}
     listing = Listing()
     for mask in sorted(root.rglob("*_labels.png"), key=lambda path: path.name):
@@ -45,7 +46,8 @@ def fishyscapes_static(root: Path, split: str) -> Listing:
 
 
 def _version(root: Path, masks: Iterable[Path]) -> str:
-    """The release a folder on the way calls itself (``..._v2``), and a digest of the masks, which never lies."""
+    """The release a folder on the way calls itself (``..._v2``), and a digest of the masks, which never
+    lies."""
     masks = list(masks)
     folders = (masks[0].parent if masks else root).resolve().parts
     named = [found[0] for part in folders if (found := re.search(r"(?<![a-z])v\d+", part.lower()))]
@@ -56,7 +58,8 @@ def _version(root: Path, masks: Iterable[Path]) -> str:
 
 
 def road_anomaly(root: Path, split: str) -> Listing:
-    """``frame_list.json`` names files of ``frames``; masks are ``frames/<name>.labels/labels_semantic.png``."""
+    """``frame_list.json`` names files of ``frames``; masks are
+    ``frames/<name>.labels/labels_semantic.png``."""
     path = root / "frame_list.json"
     if not path.is_file():
         raise DataError(f"{path}: missing; ROOT must be the folder that holds frame_list.json and frames")
@@ -76,12 +79,12 @@ def road_anomaly(root: Path, split: str) -> Listing:
 
 
 def segment_me_anomaly(root: Path, split: str) -> Listing:
-    """SegmentMeIfYouCan RoadAnomaly21."""
+    """``images`` and ``labels_masks/*_labels_semantic.png`` (RoadAnomaly21); test masks are not public."""
     return _segment_me(_track(root, "dataset_AnomalyTrack"), split)
 
 
 def segment_me_obstacle(root: Path, split: str) -> Listing:
-    """SegmentMeIfYouCan RoadObstacle21."""
+    """``images`` and ``labels_masks/*_labels_semantic.png`` (RoadObstacle21); test masks are not public."""
     return _segment_me(_track(root, "dataset_ObstacleTrack"), split)
 
 
@@ -90,17 +93,13 @@ def _track(root: Path, name: str) -> Path:
 
 
 def _segment_me(root: Path, split: str) -> Listing:
-    """``images`` and ``labels_masks``; validation images are called ``validation*``, all others are the test."""
+    """Validation images are called ``validation*``, all others are the test; empty without test masks."""
     listing = Listing()
     for image in list_images(root / "images"):
         if image.stem.startswith("validation") == (split == "val"):
             mask = root / "labels_masks" / f"{image.stem}_labels_semantic.png"
             listing.add(image, mask, image.stem, BINARY)
-    if split == "test" and not listing.pairs and listing.problems:
-        listing.problems = [
-            f"{root / 'labels_masks'}: no test masks; they are not public, use the split 'val'"
-        ]
-    return listing
+    return Listing() if split == "test" and not listing.pairs else listing
 
 
 def lost_and_found(root: Path, split: str) -> Listing:

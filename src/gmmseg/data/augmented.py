@@ -12,9 +12,10 @@ from gmmseg.data.transforms import Transform
 class AugmentedDataset(Dataset[Sample]):
     """``dataset`` seen through ``transform``, whose draws depend on (seed, epoch, index) and on nothing else.
 
-    So the stream of samples is the same with any number of workers, and a resumed run sees what the interrupted one
-    would have seen. An index beyond the length is another look at sample ``index % len(dataset)``, differently drawn:
-    a sampler that repeats a sample within an epoch counts the repetitions that way.
+    So the stream of samples is the same with any number of workers, and a resumed run sees what the
+    interrupted one would have seen. An index beyond the length is another look at sample ``index %
+    len(dataset)``, differently drawn: a sampler that repeats a sample within an epoch counts the
+    repetitions that way.
     """
 
     def __init__(self, dataset: SegmentationData, transform: Transform, seed: int = 0) -> None:

@@ -21,14 +21,14 @@ class Layout:
     listing: Callable[[Path, str], Listing]
     splits: Callable[[Path], tuple[str, ...]]
     label_space: Callable[[Path], LabelSpace] | None
-    official: dict[str, int] = field(default_factory=dict)
+    official: dict[str, int | None] = field(default_factory=dict)
 
 
 def _closed(name: str, listing: Callable[[Path, str], Listing], **official: int) -> Layout:
-    return Layout(listing, lambda root: tuple(official), lambda root: load_label_space(name), official)
+    return Layout(listing, lambda root: tuple(official), lambda root: load_label_space(name), dict(official))
 
 
-def _anomaly(listing: Callable[[Path, str], Listing], **official: int) -> Layout:
+def _anomaly(listing: Callable[[Path, str], Listing], **official: int | None) -> Layout:
     return Layout(listing, lambda root: tuple(official), None, official)
 
 
@@ -42,8 +42,8 @@ LAYOUTS = {
     "fishyscapes_static": _anomaly(anomaly.fishyscapes_static, val=30),
     "road_anomaly": _anomaly(anomaly.road_anomaly, test=60),
     "segment_me_anomaly": _anomaly(anomaly.segment_me_anomaly, val=10, test=100),
-    "segment_me_obstacle": _anomaly(anomaly.segment_me_obstacle, val=30, test=327),
-    "lost_and_found": _anomaly(anomaly.lost_and_found, test=1203, train=1036),
+    "segment_me_obstacle": _anomaly(anomaly.segment_me_obstacle, val=30, test=None),
+    "lost_and_found": _anomaly(anomaly.lost_and_found, test=None, train=None),
 }
 BUILT_IN = {"scenes": tuple(LENGTHS), "scenes_anomaly": tuple(ANOMALY_LENGTHS)}
 DATASETS = (*LAYOUTS, *BUILT_IN)
@@ -52,8 +52,8 @@ DATASETS = (*LAYOUTS, *BUILT_IN)
 def open_dataset(name: str, root: str | Path | None, split: str | None = None) -> SegmentationData:
     """The data set ``name`` found under ``root``; the built-in scenes need no root.
 
-    ``split`` may be left out for anomaly sets, whose first split is then taken. Missing files are an error that names
-    them; label values are checked as they are read.
+    ``split`` may be left out for anomaly sets, whose first split is then taken. Missing files are an error
+    that names them; label values are checked as they are read.
     """
     if name in BUILT_IN:
         chosen = _chosen(name, split, BUILT_IN[name], name == "scenes_anomaly")

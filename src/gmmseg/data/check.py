@@ -1,4 +1,5 @@
-"""A newcomer's first minute with data: is everything there, readable, and labelled with values that mean something?"""
+"""A newcomer's first minute with data: is everything there, readable, and labelled with values that mean
+something?"""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -12,11 +13,14 @@ from gmmseg.data.files import DataError, read_ids
 from gmmseg.data.paired import Pair
 
 Progress = Callable[[int, int], None]
+SHOWN = 40
+"""Problems a printed report lists; the report itself holds all."""
 
 
 @dataclass
 class SplitReport:
-    """One split: pairs found, how many there should be, pixels per class (c,) and ignored, and what is amiss."""
+    """One split: pairs found, how many there should be, pixels per class (c,) and ignored, and what is
+    amiss."""
 
     pairs: int
     official: int | None
@@ -51,8 +55,9 @@ class CheckReport:
         lines += [
             f"undefined label value {value}: {count} pixels" for value, count in self._undefined().items()
         ]
-        lines += [f"- {problem}" for problem in self.all_problems]
         count = len(self.all_problems)
+        lines += [f"- {problem}" for problem in self.all_problems[:SHOWN]]
+        lines += [f"- and {count - SHOWN} more"] if count > SHOWN else []
         lines.append("everything is in order" if self.ok else f"{count} problem{'s' if count != 1 else ''}")
         return "\n".join(lines)
 
@@ -95,18 +100,20 @@ def _percent(part: float, whole: float) -> str:
 
 
 def check_dataset(name: str, root: str | Path, progress: Progress | None = None) -> CheckReport:
-    """Read every label map and open every image of a data set; all problems are collected, none stops the check."""
+    """Read every label map and open every image of a data set; all problems are collected, none stops the
+    check."""
     layout, folder = find_layout(name), find_root(name, root)
     try:
         classes = layout.label_space(folder).names if layout.label_space else ("normal", "anomaly")
         found = {split: layout.listing(folder, split) for split in layout.splits(folder)}
     except DataError as error:
         return CheckReport(name, folder, (), {}, [str(error)])
-    report = CheckReport(name, folder, classes, {})
+    report, seen = CheckReport(name, folder, classes, {}), list[list[Pair]]()
     total, done = sum(len(listing.pairs) for listing in found.values()), 0
     for split, listing in found.items():
-        if not listing.pairs and not listing.problems:
-            continue
+        if (not listing.pairs and not listing.problems) or listing.pairs in seen:
+            continue  # a split that is not there, or another name of one already judged
+        seen.append(listing.pairs)
         pixels = np.zeros(len(classes), np.int64)
         judged = SplitReport(len(listing.pairs), layout.official.get(split), pixels, version=listing.version)
         judged.problems += listing.problems

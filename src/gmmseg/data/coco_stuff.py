@@ -1,7 +1,7 @@
 """COCO-Stuff 10k from its raw release (v1.1): one ``.mat`` file per image becomes one label PNG.
 
-The raw ids are 1..182 with eleven gaps, 0 is unlabelled. The 164k release numbers its classes differently: its files
-must not go through this table.
+The raw ids are 1..182 with eleven gaps, 0 is unlabelled. The 164k release numbers its classes differently:
+its files must not go through this table.
 """
 
 from collections.abc import Callable
@@ -24,8 +24,9 @@ def stored_ids() -> dict[int, int]:
 def convert(raw: Path, output: Path, progress: Callable[[int, int], None] | None = None) -> dict[str, int]:
     """Convert the raw release in ``raw`` into the layout of the data set ``coco_stuff_10k`` in ``output``.
 
-    Reads ``imageLists/{train,test}.txt``, ``images/*.jpg`` and ``annotations/*.mat``; returns how many pairs each split
-    got. Files that are there already are written again only if they are missing, so an interrupted run continues.
+    Reads ``imageLists/{train,test}.txt``, ``images/*.jpg`` and ``annotations/*.mat``; returns how many
+    pairs each split got. Files that are there already are written again only if they are missing, so an
+    interrupted run continues.
     """
     lists = {split: _names(raw / "imageLists" / f"{split}.txt") for split in ("train", "test")}
     total, done = sum(map(len, lists.values())), 0

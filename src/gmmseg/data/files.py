@@ -34,8 +34,8 @@ def read_ids(path: Path) -> np.ndarray:
         raise DataError(f"{path}: cannot be read as a label image ({error}); replace or remove it") from error
     if len(bands) != 1:
         raise DataError(
-            f"{path}: has {len(bands)} channels {''.join(bands)}; label files hold one id per pixel, not colours: "
-            "store them as single-channel PNG"
+            f"{path}: has {len(bands)} channels {''.join(bands)}; label files hold one id per pixel, "
+            "not colours: store them as single-channel PNG"
         )
     return ids.astype(np.uint8) if ids.dtype == bool else ids
 

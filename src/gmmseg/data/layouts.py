@@ -9,10 +9,13 @@ from gmmseg.labels import IGNORE, LabelSpace
 
 
 def cityscapes(root: Path, split: str) -> Listing:
-    """``leftImg8bit/<split>/<city>/``, ``gtFine/<split>/<city>/``; train ids where present, else label ids."""
+    """``leftImg8bit/<split>/<city>/``, ``gtFine/<split>/<city>/``; train ids where present, else label
+    ids."""
     raw = load_label_space("cityscapes")
     trained = LabelSpace(raw.names, raw.colours)
     listing, wanted = Listing(), set()
+    if split == "test" and not (root / "gtFine" / "test").is_dir():
+        return listing  # its labels are not public
     for image in sorted((root / "leftImg8bit" / split).glob("*/*_leftImg8bit.png")):
         stem = image.name.removesuffix("_leftImg8bit.png")
         folder = root / "gtFine" / split / image.parent.name
@@ -30,7 +33,8 @@ def cityscapes(root: Path, split: str) -> Listing:
 
 
 def ade20k(root: Path, split: str) -> Listing:
-    """``images`` and ``annotations``, each with ``training`` and ``validation``; also from the folder above."""
+    """``images`` and ``annotations``, each with ``training`` and ``validation``; also from the folder
+    above."""
     root = _inside(root, "ADEChallengeData2016")
     folder = {"train": "training", "val": "validation"}[split]
     labels = root / "annotations" / folder
@@ -61,7 +65,8 @@ def coco_stuff_10k(root: Path, split: str) -> Listing:
 
 
 def camvid(root: Path, split: str) -> Listing:
-    """``images/<split>`` and ``labels/<split>``, or the older ``<split>`` and ``<split>annot`` with 11 as void."""
+    """``images/<split>`` and ``labels/<split>``, or the older ``<split>`` and ``<split>annot`` with 11 as
+    void."""
     space = load_label_space("camvid")
     images, labels = root / "images" / split, root / "labels" / split
     if not (root / "images").is_dir() and (root / f"{split}annot").is_dir():
@@ -94,7 +99,8 @@ def folder_splits(root: Path) -> tuple[str, ...]:
 
 
 def folder_label_space(root: Path) -> LabelSpace:
-    """Class names from ``classes.txt``: one a line, in the order of their ids; colours are chosen for them."""
+    """Class names from ``classes.txt``: one a line, in the order of their ids; colours are chosen for
+    them."""
     path = root / "classes.txt"
     if not path.is_file():
         raise DataError(

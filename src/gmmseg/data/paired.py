@@ -25,7 +25,8 @@ class Pair:
 
 @dataclass
 class Listing:
-    """Pairs found for one split, what is amiss with the others, and the data set's version where it has several."""
+    """Pairs found for one split, what is amiss with the others, and the data set's version where it has
+    several."""
 
     pairs: list[Pair] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
@@ -42,7 +43,8 @@ class Listing:
 def match(
     images: Iterable[Path], labels_of: Callable[[Path], Path], found: Iterable[Path], encoding: LabelSpace
 ) -> Listing:
-    """Pair ``images`` with the label files ``labels_of`` names; label files ``found`` without an image are amiss."""
+    """Pair ``images`` with the label files ``labels_of`` names; label files ``found`` without an image are
+    amiss."""
     listing, wanted = Listing(), set()
     for image in images:
         labels = labels_of(image)

@@ -26,8 +26,8 @@ def class_counts(
 ) -> np.ndarray:
     """Pixels of each class in each sample (samples c) int64; every label map is read once.
 
-    With ``cache`` the result is kept in that JSON file and read from there while the label files stay as they are
-    (same names, sizes and times of change).
+    With ``cache`` the result is kept in that JSON file and read from there while the label files stay as
+    they are (same names, sizes and times of change).
     """
     if dataset.label_space is None:
         raise ValueError(f"{dataset.name} holds anomaly masks, not classes")
@@ -70,7 +70,8 @@ def fingerprint(dataset: SegmentationData) -> str:
 
 
 def _read_cache(path: Path, wanted: str) -> np.ndarray | None:
-    """Counts kept for the same files; None when there are none, or the file is broken and has to be made again."""
+    """Counts kept for the same files; None when there are none, or the file is broken and has to be made
+    again."""
     try:
         stored = json.loads(path.read_text(encoding="utf-8"))
         return np.array(stored["counts"], np.int64) if stored["fingerprint"] == wanted else None
@@ -82,8 +83,8 @@ class ClassBalancedSampler(Sampler[int]):
     """Indices of one epoch: a class drawn uniformly among those that occur, then an image that holds it.
 
     ``counts`` (samples c) are pixels per class. The order depends on (seed, epoch) alone and is global: under
-    several processes it is sliced by whoever distributes batches. The n-th repetition of sample i is the index
-    ``i + n * samples``, which an AugmentedDataset draws differently.
+    several processes it is sliced by whoever distributes batches. The n-th repetition of sample i is the
+    index ``i + n * samples``, which an AugmentedDataset draws differently.
     """
 
     def __init__(self, counts: np.ndarray, *, length: int | None = None, seed: int = 0) -> None:

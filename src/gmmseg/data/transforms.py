@@ -1,4 +1,5 @@
-"""Random changes that move an image and its labels together: scale, crop, flip; and colour, for the image alone.
+"""Random changes that move an image and its labels together: scale, crop, flip; and colour, for the image
+alone.
 
 A transform takes a Sample and the generator it draws from, and returns a Sample; uint8 in, uint8 out.
 """
@@ -47,7 +48,8 @@ class Window:
 
 @dataclass(frozen=True)
 class RandomScaleCrop:
-    """Scale by a random factor, then crop ``size`` (height, width); what the image does not fill is IGNORE, black.
+    """Scale by a random factor, then crop ``size`` (height, width); what the image does not fill is IGNORE,
+    black.
 
     A crop with more than ``max_share`` of its labelled pixels in one class is drawn again, ten times at most.
     With ``short_side`` the factor is relative to the image resized to that shorter side.
@@ -150,7 +152,8 @@ def _cut(sample: Sample, window: Window) -> Sample:
     if window.size == (window.height, window.width):
         return _sample(v2.crop(image, *box), v2.crop(labels, *box), sample.name)
     size = list(window.size)
-    # For label maps "nearest" would take the corner of each pixel and shift them against the image by half a pixel.
+    # For label maps "nearest" would take the corner of each pixel and shift them against the image by half
+    # a pixel.
     exact = v2.InterpolationMode.NEAREST_EXACT
     shrunk = v2.resize(v2.crop(labels, *box)[None], size, interpolation=exact)[0]
     return _sample(v2.resized_crop(image, *box, size=size, antialias=True), shrunk, sample.name)

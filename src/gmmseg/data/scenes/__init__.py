@@ -1,7 +1,7 @@
 """Built-in street scenes: no download, drawn when asked for, the same for the same seed.
 
-Ten classes, each with several looks, under five kinds of light. ``ScenesAnomaly`` shows the same kind of street with
-things in it that no scene of ``Scenes`` holds.
+Ten classes, each with several looks, under five kinds of light. ``ScenesAnomaly`` shows the same kind of
+street with things in it that no scene of ``Scenes`` holds.
 """
 
 import numpy as np
@@ -56,7 +56,8 @@ class Scenes(Dataset[Sample]):
 
 
 class ScenesAnomaly(Dataset[Sample]):
-    """Street scenes with unknown things: labels are 0 normal, 1 anomaly, IGNORE on a one pixel border round them.
+    """Street scenes with unknown things: labels are 0 normal, 1 anomaly, IGNORE on a one pixel border round
+    them.
 
     A few scenes hold no unknown thing at all. There is no train split, by intent.
     """
@@ -92,7 +93,8 @@ class ScenesAnomaly(Dataset[Sample]):
 
 
 def _anomaly_mask(strange: np.ndarray) -> np.ndarray:
-    """0 / 1 / IGNORE from where unknown things show (h w); what peeps out with a few pixels only is IGNORE too."""
+    """0 / 1 / IGNORE from where unknown things show (h w); what peeps out with a few pixels only is IGNORE
+    too."""
     pieces, count = label(strange)
     tiny = np.flatnonzero(np.bincount(pieces.ravel(), minlength=count + 1) < strange.size / 1000)
     mask = strange.astype(np.uint8)

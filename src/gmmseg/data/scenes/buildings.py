@@ -1,12 +1,14 @@
 """What lines the street: facades of several styles, fences in front of parks, and the skyline at its end."""
 
+import math
 from collections.abc import Callable
+from random import Random
 
 import numpy as np
 
 from gmmseg.data.scenes.canvas import Canvas, Surface, rgb
 from gmmseg.data.scenes.classes import BUILDING, FENCE, VEGETATION
-from gmmseg.data.scenes.ground import Street, cells
+from gmmseg.data.scenes.ground import DICE, Street, cells
 from gmmseg.data.scenes.palette import BRICK, DARK, LEAF, METAL, PAINT, PLASTER, STONE, WOOD, pick, tone
 from gmmseg.data.scenes.weather import Weather
 
@@ -14,11 +16,11 @@ from gmmseg.data.scenes.weather import Weather
 class Facade:
     """One building's skin as a function of the place on it: ``u`` metres along, ``v`` metres up."""
 
-    def __init__(self, rng: np.random.Generator, weather: Weather) -> None:
-        self.rng = rng
+    def __init__(self, rng: Random, weather: Weather) -> None:
+        self.seed = rng.getrandbits(32)
         self.weather = weather
         self.height = rng.uniform(3.5, 18)
-        self.style = ("brick", "glass", "concrete", "plaster")[rng.choice(4, p=(0.3, 0.2, 0.2, 0.3))]
+        self.style = ("brick", "glass", "concrete", "plaster")[rng.choices(range(4), (0.3, 0.2, 0.2, 0.3))[0]]
         palette = {"brick": BRICK, "glass": PAINT, "concrete": STONE, "plaster": PLASTER}[self.style]
         self.colour = pick(rng, palette)
         self.pitch = (rng.uniform(1.8, 3.6), rng.uniform(2.6, 3.6))
@@ -32,7 +34,9 @@ class Facade:
         if self.style == "glass":
             skin = rgb(tone(self.colour, 0.6))
         else:
-            tile, joints = cells(self.rng, u, v, (0.5, 0.18) if self.style == "brick" else (2.4, 1.2), 0.04)
+            tile, joints = cells(
+                Random(self.seed), u, v, (0.5, 0.18) if self.style == "brick" else (2.4, 1.2), 0.04
+            )
             strength = 0.25 if self.style == "brick" else 0.05
             skin = (1 + near * np.float32(strength) * (np.float32(0.5) * tile - joints)) * rgb(self.colour)
         skin = np.where(self._panes(u, v), self._window(u, v), skin)
@@ -51,14 +55,15 @@ class Facade:
 
     def _window(self, u: np.ndarray, v: np.ndarray) -> np.ndarray:
         """Panes mirror the sky more or less; some are lit from inside."""
-        chance = self.rng.random((128, 1), dtype=np.float32)
-        mirror = np.float32(self.weather.haze) / np.maximum(np.float32(self.weather.light), 0.3)
+        start = Random(self.seed).randrange(len(DICE) - 128)
+        chance = 0.5 + 0.5 * DICE[start : start + 128]
+        mirror = rgb(self.weather.haze)[..., 0] / np.maximum(rgb(self.weather.light)[..., 0], 0.3)
         share = (0.75 if self.style == "glass" else 0.3) * (0.5 + 0.5 * chance)
-        pane = np.float32(DARK) * (1 - share) + mirror * share
-        lit = np.float32((1.3, 1.05, 0.65)) / np.float32(self.weather.light[1] + 0.3)
-        table = np.where(chance > 1 - self.weather.lamps, lit, pane).astype(np.float32)
+        pane = rgb(DARK)[..., 0] * (1 - share) + mirror * share
+        lit = rgb((1.3, 1.05, 0.65))[..., 0] / (self.weather.light[1] + 0.3)
+        table = np.where(chance > 1 - self.weather.lamps, lit, pane)
         column, row = np.floor(u / np.float32(self.pitch[0])), np.floor(v / np.float32(self.pitch[1]))
-        return np.take(table.T, (column * 17 + row * 31).astype(np.int32) & 127, axis=1)
+        return np.take(table, (column * 17 + row * 31).astype(np.int32) & 127, axis=1)
 
     def _shop(self, u: np.ndarray, v: np.ndarray) -> np.ndarray:
         bay = u / np.float32(2.5)
@@ -66,13 +71,13 @@ class Facade:
         return np.where(glass, rgb((0.16, 0.17, 0.18)), rgb(self.shop or DARK))
 
 
-def paint_skyline(canvas: Canvas, street: Street, weather: Weather, rng: np.random.Generator) -> None:
+def paint_skyline(canvas: Canvas, street: Street, weather: Weather, rng: Random) -> None:
     """The far end of the street: blocks and tree tops against the sky."""
     z = street.length * 1.1
     x, y = canvas.camera.front(z)
     _, medium, wide, _ = canvas.grain
-    blocks = rng.uniform(0, 22, 64) * (rng.random(64) < 0.7)
-    top = blocks.astype(np.float32)[np.floor(x / np.float32(rng.uniform(5, 12))).astype(np.int64) & 63]
+    blocks = [rng.uniform(0, 22) if rng.random() < 0.7 else 0.0 for _ in range(64)]
+    top = np.array(blocks, np.float32)[np.floor(x / np.float32(rng.uniform(5, 12))).astype(np.int64) & 63]
     colours = rgb(pick(rng, STONE + BRICK)) * (1 + 0.1 * medium)
     canvas.fill((y > 0) & (y < top), colours, BUILDING, z)
     trees = np.float32(rng.uniform(0, 9)) + 4 * wide + 2 * medium
@@ -86,18 +91,19 @@ def paint_building(
     x: float,
     near: float,
     far: float,
-    rng: np.random.Generator,
+    rng: Random,
     *,
     end_wall: bool,
 ) -> None:
-    """One building whose street side stands at ``x`` from ``near`` to ``far``; its end wall first, if it shows."""
+    """One building whose street side stands at ``x`` from ``near`` to ``far``; its end wall first, if it
+    shows."""
     if end_wall:
         _paint_end(canvas, facade, x, near, rng)
     _paint_along(canvas, x, near, far, facade.height, BUILDING, facade.colours)
 
 
-def _paint_end(canvas: Canvas, facade: Facade, x: float, near: float, rng: np.random.Generator) -> None:
-    depth = np.sign(x) * rng.uniform(6, 15)
+def _paint_end(canvas: Canvas, facade: Facade, x: float, near: float, rng: Random) -> None:
+    depth = math.copysign(rng.uniform(6, 15), x)
     across, up = canvas.camera.front(near)
     low, high = sorted((x, x + depth))
     window = _extent((up > 0) & (up < facade.height), (across > low) & (across < high))
@@ -105,7 +111,7 @@ def _paint_end(canvas: Canvas, facade: Facade, x: float, near: float, rng: np.ra
         rows, columns = window
         end = canvas.window(rows, columns)
         u, v = np.broadcast_arrays(across[:, columns], up[rows])
-        colours = np.float32(0.8) * facade.colours(end, u, v, np.float32(near))
+        colours = np.float32(0.8) * facade.colours(end, u, v, np.full((1, 1), near, np.float32))
         end.fill(np.ones(u.shape, bool), colours, BUILDING, near)
 
 
@@ -126,7 +132,7 @@ def _paint_along(
     """Paint the upright plane along the street at ``x``; ``skin`` gives colours from (part, u, v, z)."""
     z, v = canvas.camera.wall(x)
     ahead = (z > near) & (z < far)
-    window = _extent(((v > 0) & (v < height) & ahead).any(1), ahead)
+    window = _extent(np.any((v > 0) & (v < height) & ahead, axis=1), ahead)
     if window is None:
         return
     rows, columns = window
@@ -135,9 +141,9 @@ def _paint_along(
     part.fill((v > 0) & (v < height), colours, label, z)
 
 
-def paint_fence(canvas: Canvas, x: float, near: float, far: float, rng: np.random.Generator) -> None:
+def paint_fence(canvas: Canvas, x: float, near: float, far: float, rng: Random) -> None:
     """A railing, planks or a low wall along ``x``; the label covers a railing's gaps too."""
-    height, kind = rng.uniform(0.8, 2.0), rng.integers(3)
+    height, kind = rng.uniform(0.8, 2.0), rng.randrange(3)
     pitch = np.float32((rng.uniform(0.2, 0.4), rng.uniform(0.15, 0.3), 1.0)[kind])
     colour = rgb(pick(rng, (METAL, WOOD + PAINT[:1], STONE + BRICK)[kind]))
 

@@ -5,6 +5,7 @@ World axes: x to the right, y up from the ground, z ahead. The camera stands at 
 
 from dataclasses import dataclass
 from functools import cached_property
+from random import Random
 
 import numpy as np
 
@@ -24,7 +25,7 @@ class Camera:
     eye: float
 
     @classmethod
-    def draw(cls, rng: np.random.Generator, size: tuple[int, int]) -> "Camera":
+    def draw(cls, rng: Random, size: tuple[int, int]) -> "Camera":
         """A random camera for images of ``size`` (height, width); the same view at every size."""
         height, width = size
         return cls(
@@ -63,7 +64,8 @@ class Camera:
         return self.columns * z, z
 
     def wall(self, x: float) -> tuple[np.ndarray, np.ndarray]:
-        """Where rays meet the upright plane along the street at ``x``: z (1 w), negative behind, and y (h w)."""
+        """Where rays meet the upright plane along the street at ``x``: z (1 w), negative behind, and y (h
+        w)."""
         columns = self.columns
         safe = np.where(np.abs(columns) < 1e-4, np.float32(1e-4), columns)
         z = np.float32(x) / safe

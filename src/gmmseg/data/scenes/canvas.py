@@ -13,7 +13,8 @@ Point = tuple[float, float, float]
 
 
 def rgb(colour: Colour) -> np.ndarray:
-    """A colour ready to be multiplied with fields (h w): (3 1 1). Channels come first because it is faster."""
+    """A colour ready to be multiplied with fields (h w): (3 1 1). Channels come first because it is
+    faster."""
     return np.array(colour, dtype=np.float32)[:, None, None]
 
 
@@ -29,8 +30,8 @@ def smooth_noise(rng: np.random.Generator, size: tuple[int, int], cells: int) ->
 class Surface:
     """Pixels to paint on: ``image`` (3 h w) float32, ``labels`` (h w) uint8, ``depth`` (h w) float32 metres.
 
-    ``grain`` holds random fields (h w) of four sizes, finest first, shared by everything in the scene: no material
-    can be told by its noise alone.
+    ``grain`` holds random fields (h w) of four sizes, finest first, shared by everything in the scene: no
+    material can be told by its noise alone.
     """
 
     image: np.ndarray

@@ -1,6 +1,6 @@
 """Colours of things. Paint, cloth and masonry are shared by several classes on purpose."""
 
-import numpy as np
+from random import Random
 
 from gmmseg.data.scenes.canvas import Colour
 
@@ -31,12 +31,15 @@ WHITE: Colour = (0.92, 0.92, 0.90)
 DARK: Colour = (0.08, 0.09, 0.11)
 
 
-def pick(rng: np.random.Generator, colours: tuple[Colour, ...]) -> Colour:
+def pick(rng: Random, colours: tuple[Colour, ...]) -> Colour:
     """One of ``colours``, slightly off, as every real thing is."""
-    red, green, blue = colours[rng.integers(len(colours))]
+    red, green, blue = rng.choice(colours)
     bright = rng.uniform(0.85, 1.15)
-    off_red, off_green, off_blue = rng.normal(0, 0.02, 3).tolist()
-    return red * bright + off_red, green * bright + off_green, blue * bright + off_blue
+    return (
+        red * bright + rng.gauss(0, 0.02),
+        green * bright + rng.gauss(0, 0.02),
+        blue * bright + rng.gauss(0, 0.02),
+    )
 
 
 def tone(colour: Colour, factor: float) -> Colour:

@@ -1,6 +1,8 @@
-"""One street scene from start to end: weather, ground, lots on both sides, things, and the photograph of it."""
+"""One street scene from start to end: weather, ground, lots on both sides, things, and the photograph of
+it."""
 
 import math
+from random import Random
 
 import numpy as np
 from PIL import Image, ImageFilter
@@ -20,10 +22,11 @@ STRANGER = 254
 def draw_scene(key: tuple[int, ...], size: tuple[int, int], strangers: bool) -> tuple[np.ndarray, np.ndarray]:
     """The scene named by ``key``: image (h w 3) uint8 and labels (h w) uint8, unknown things as STRANGER.
 
-    What is in the scene depends on ``key`` alone; ``size`` (height, width) changes only how finely it is drawn,
-    and ``strangers`` adds unknown things to the very same scene.
+    What is in the scene depends on ``key`` alone; ``size`` (height, width) changes only how finely it is
+    drawn, and ``strangers`` adds unknown things to the very same scene.
     """
-    rng, strange, grain = (np.random.default_rng((*key, stream)) for stream in range(3))
+    rng, strange = Random(f"scene {key}"), Random(f"strangers {key}")
+    grain = np.random.default_rng(key)
     camera, street, weather = Camera.draw(rng, size), Street.draw(rng), draw_weather(rng)
     canvas = Canvas(camera, grain)
     paint_sky(canvas, weather, rng)
@@ -35,12 +38,12 @@ def draw_scene(key: tuple[int, ...], size: tuple[int, int], strangers: bool) -> 
     return _photograph(canvas, rng, grain), canvas.labels
 
 
-def _own(rng: np.random.Generator) -> np.random.Generator:
+def _own(rng: Random) -> Random:
     """A thing's own randomness: what it draws does not depend on whether others were in view."""
-    return np.random.default_rng(rng.integers(2**63))
+    return Random(rng.getrandbits(64))
 
 
-def _paint_lots(canvas: Canvas, street: Street, weather: Weather, rng: np.random.Generator) -> None:
+def _paint_lots(canvas: Canvas, street: Street, weather: Weather, rng: Random) -> None:
     """Buildings and parks along both sides, farthest first so that near ones hide far ones."""
     for side in (-1, 1):
         start, parkland, before = rng.uniform(1, 6), rng.uniform(0.1, 0.6), 0.0
@@ -58,17 +61,15 @@ def _paint_lots(canvas: Canvas, street: Street, weather: Weather, rng: np.random
                 paint_building(canvas, facade, edge, start, end, own, end_wall=before < facade.height)
 
 
-def _paint_park(canvas: Canvas, edge: float, start: float, end: float, rng: np.random.Generator) -> None:
+def _paint_park(canvas: Canvas, edge: float, start: float, end: float, rng: Random) -> None:
     """Trees behind a fence, or without one."""
-    for z in sorted(rng.uniform(max(start, 2.5), end + 1, rng.integers(0, 4)), reverse=True):
-        paint_tree(canvas, edge + math.copysign(rng.uniform(1.5, 8), edge), float(z), _own(rng))
+    for z in sorted((rng.uniform(max(start, 2.5), end + 1) for _ in range(rng.randrange(4))), reverse=True):
+        paint_tree(canvas, edge + math.copysign(rng.uniform(1.5, 8), edge), z, _own(rng))
     if rng.random() < 0.7:
         paint_fence(canvas, edge, start, end, rng)
 
 
-def _paint_things(
-    canvas: Canvas, street: Street, rng: np.random.Generator, strange: np.random.Generator | None
-) -> None:
+def _paint_things(canvas: Canvas, street: Street, rng: Random, strange: Random | None) -> None:
     """Cars, people, poles, signs and street trees, farthest first; unknown things among them if asked for."""
     things = []
 
@@ -79,31 +80,32 @@ def _paint_things(
             things.append((z, paint, source.uniform(*sorted((low, high))), _own(source)))
 
     far = min(45.0, street.length)
-    add(paint_car, rng.integers(0, 4), street.left + 1, street.right - 1, 6, far, rng)
+    add(paint_car, rng.randrange(0, 4), street.left + 1, street.right - 1, 6, far, rng)
     for side in (-1, 1):
         kerb, edge = street.kerb(side), street.edge(side)
-        add(paint_car, rng.integers(0, 3), kerb - side * 1.1, kerb - side * 0.9, 5, far, rng)
-        add(paint_person, rng.integers(0, 4), kerb, edge, 3.5, 20, rng)
-        add(paint_pole, rng.integers(0, 3), kerb, edge, 4, 30, rng)
-        add(paint_sign, rng.integers(0, 3), kerb, edge, 4, 22, rng)
-        add(paint_tree, rng.integers(0, 2), kerb, edge, 5, 35, rng)
-    add(paint_person, rng.integers(0, 3), street.left, street.right, 5, 25, rng)
+        add(paint_car, rng.randrange(0, 3), kerb - side * 1.1, kerb - side * 0.9, 5, far, rng)
+        add(paint_person, rng.randrange(0, 4), kerb, edge, 3.5, 20, rng)
+        add(paint_pole, rng.randrange(0, 3), kerb, edge, 4, 30, rng)
+        add(paint_sign, rng.randrange(0, 3), kerb, edge, 4, 22, rng)
+        add(paint_tree, rng.randrange(0, 2), kerb, edge, 5, 35, rng)
+    add(paint_person, rng.randrange(0, 3), street.left, street.right, 5, 25, rng)
     if strange is not None:
-        count = strange.choice((0, 1, 2, 3), p=(0.08, 0.42, 0.3, 0.2))
+        count = strange.choices((0, 1, 2, 3), (0.08, 0.42, 0.3, 0.2))[0]
         add(_stranger, count, street.left - 0.5, street.right + 0.5, 3.5, 16, strange)
     for z, paint, x, own in sorted(things, key=lambda thing: -thing[0]):
         paint(canvas, x, z, own)
 
 
-def _stranger(canvas: Canvas, x: float, z: float, rng: np.random.Generator) -> None:
+def _stranger(canvas: Canvas, x: float, z: float, rng: Random) -> None:
     paint_stranger(canvas, x, z, STRANGER, rng)
 
 
-def _photograph(canvas: Canvas, rng: np.random.Generator, grain: np.random.Generator) -> np.ndarray:
+def _photograph(canvas: Canvas, rng: Random, grain: np.random.Generator) -> np.ndarray:
     """Exposure, lens blur and sensor noise: image (h w 3) uint8."""
     height, width = canvas.labels.shape
-    tint = rng.uniform(0.8, 1.2) * rng.uniform(0.93, 1.07, 3)
-    image = canvas.image * rgb(tuple(tint))
+    gain = rng.uniform(0.8, 1.2)
+    red, green, blue = (gain * rng.uniform(0.93, 1.07) for _ in range(3))
+    image = canvas.image * rgb((red, green, blue))
     tones = np.linspace(0, 1, 256) ** rng.uniform(0.75, 1.2) * 255
     image = tones.astype(np.uint8)[np.clip(image * 255, 0, 255).astype(np.uint8)]
     picture = Image.fromarray(np.ascontiguousarray(image.transpose(1, 2, 0)))

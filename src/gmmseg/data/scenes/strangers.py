@@ -1,15 +1,15 @@
-"""Things no training scene holds. Their colours and textures are those of known things; their forms are not."""
+"""Things no training scene holds. Their colours and textures are those of known things; their forms are
+not."""
 
 import math
-
-import numpy as np
+from random import Random
 
 from gmmseg.data.scenes.canvas import Canvas, Colour, Sketch
 from gmmseg.data.scenes.palette import BRICK, CLOTH, DARK, LEAF, PAINT, SIGNAL, STONE, WHITE, WOOD, pick, tone
 from gmmseg.data.scenes.things import sketch
 
 
-def animal(drawing: Sketch, x: float, z: float, size: float, rng: np.random.Generator) -> float:
+def animal(drawing: Sketch, x: float, z: float, size: float, rng: Random) -> float:
     """A four-legged body from the side, plain or spotted."""
     coat = pick(rng, WOOD + STONE + CLOTH[:2])
     way = rng.choice((-1, 1))
@@ -17,7 +17,7 @@ def animal(drawing: Sketch, x: float, z: float, size: float, rng: np.random.Gene
     for share in (-0.42, -0.3, 0.3, 0.42):
         drawing.line(
             (x + share * length, 0.6 * size, z),
-            (x + share * length + rng.normal(0, 0.04), 0, z),
+            (x + share * length + rng.gauss(0, 0.04), 0, z),
             0.1 * size,
             tone(coat, 0.8),
         )
@@ -42,15 +42,21 @@ def animal(drawing: Sketch, x: float, z: float, size: float, rng: np.random.Gene
     return 0.1
 
 
-def crates(drawing: Sketch, x: float, z: float, size: float, rng: np.random.Generator) -> float:
+def crates(drawing: Sketch, x: float, z: float, size: float, rng: Random) -> float:
     """Boxes stacked askew, with a lid and a tape."""
     y = 0.0
-    for level in range(rng.integers(1, 4)):
+    for level in range(rng.randrange(1, 4)):
         colour = pick(rng, WOOD + BRICK[2:] + PLAIN)
         width, height = size * rng.uniform(0.7, 1.1), size * rng.uniform(0.35, 0.6)
-        shift = x + rng.normal(0, 0.12 * size) * (level > 0)
-        lid = [(shift - width / 2, y + height, z), (shift + width / 2, y + height, z),
-               (shift + 0.6 * width, y + 1.15 * height, z), (shift - 0.35 * width, y + 1.15 * height, z)]  # fmt: skip
+        shift = x + rng.gauss(0, 0.12 * size) * (level > 0)
+        left, right, top = shift - width / 2, shift + width / 2, y + height
+        back = top + 0.15 * height
+        lid = [
+            (left, top, z),
+            (right, top, z),
+            (right + 0.1 * width, back, z),
+            (left + 0.15 * width, back, z),
+        ]
         drawing.polygon(lid, tone(colour, 1.25))
         drawing.rectangle(shift, y, z, width, height, colour)
         drawing.rectangle(shift, y, z, 0.12 * width, height, tone(colour, 0.7))
@@ -58,23 +64,23 @@ def crates(drawing: Sketch, x: float, z: float, size: float, rng: np.random.Gene
     return 0.08
 
 
-def balloons(drawing: Sketch, x: float, z: float, size: float, rng: np.random.Generator) -> float:
+def balloons(drawing: Sketch, x: float, z: float, size: float, rng: Random) -> float:
     """A bunch of shining balls, on the ground or above it."""
     lift = rng.choice((0.25, 1.2)) * size
-    for _ in range(rng.integers(1, 6)):
+    for _ in range(rng.randrange(1, 6)):
         ball, wide = pick(rng, PAINT + SIGNAL), size * rng.uniform(0.45, 0.7)
-        cx, cy = x + rng.normal(0, 0.3 * size), lift + abs(rng.normal(0, 0.3 * size))
+        cx, cy = x + rng.gauss(0, 0.3 * size), lift + abs(rng.gauss(0, 0.3 * size))
         drawing.ellipse(cx, cy, z, wide, 1.1 * wide, tone(ball, 0.85))
         drawing.ellipse(cx - 0.08 * wide, cy + 0.12 * wide, z, 0.6 * wide, 0.65 * wide, ball)
         drawing.ellipse(cx - 0.15 * wide, cy + 0.25 * wide, z, 0.15 * wide, 0.18 * wide, WHITE)
     return 0.03
 
 
-def barrel(drawing: Sketch, x: float, z: float, size: float, rng: np.random.Generator) -> float:
+def barrel(drawing: Sketch, x: float, z: float, size: float, rng: Random) -> float:
     """A barrel or a cone with stripes."""
     narrow = rng.choice((1.0, 0.25))
     first, second = pick(rng, (*SIGNAL, (0.90, 0.42, 0.10))), pick(rng, (WHITE, DARK))
-    stripes = rng.integers(3, 7)
+    stripes = rng.randrange(3, 7)
     for stripe in range(stripes):
         low, high = stripe / stripes, (stripe + 1) / stripes
         below, above = (0.35 * size * (1 - (1 - narrow) * share) for share in (low, high))
@@ -88,12 +94,12 @@ def barrel(drawing: Sketch, x: float, z: float, size: float, rng: np.random.Gene
     return 0.04
 
 
-def sofa(drawing: Sketch, x: float, z: float, size: float, rng: np.random.Generator) -> float:
+def sofa(drawing: Sketch, x: float, z: float, size: float, rng: Random) -> float:
     """Back, seat cushions, arms and feet."""
     colour = pick(rng, CLOTH + LEAF[:3])
     width = 1.8 * size
     drawing.rectangle(x, 0.1 * size, z, width, 0.75 * size, tone(colour, 0.8))
-    seats = rng.integers(2, 4)
+    seats = rng.randrange(2, 4)
     for seat in range(seats):
         middle = x + ((seat + 0.5) / seats - 0.5) * 0.8 * width
         drawing.rectangle(middle, 0.12 * size, z, 0.76 * width / seats, 0.32 * size, colour)
@@ -104,34 +110,34 @@ def sofa(drawing: Sketch, x: float, z: float, size: float, rng: np.random.Genera
     return 0.06
 
 
-def rubble(drawing: Sketch, x: float, z: float, size: float, rng: np.random.Generator) -> float:
+def rubble(drawing: Sketch, x: float, z: float, size: float, rng: Random) -> float:
     """A heap of broken pieces."""
     for piece in range(12):
         colour = tone(pick(rng, STONE + BRICK), rng.uniform(0.6, 1.2))
         level = 0.6 * size * (1 - piece / 12)
-        cx, wide = x + rng.normal(0, 0.5 * (size - level)), size * rng.uniform(0.15, 0.4)
-        angles = np.sort(rng.uniform(0, 2 * math.pi, 5))
+        cx, wide = x + rng.gauss(0, 0.5 * (size - level)), size * rng.uniform(0.15, 0.4)
+        angles = sorted(rng.uniform(0, 2 * math.pi) for _ in range(5))
         drawing.polygon(
             [(cx + wide * math.cos(a), max(0.0, level + 0.7 * wide * math.sin(a)), z) for a in angles], colour
         )
     return 0.15
 
 
-def tyres(drawing: Sketch, x: float, z: float, size: float, rng: np.random.Generator) -> float:
+def tyres(drawing: Sketch, x: float, z: float, size: float, rng: Random) -> float:
     """A stack of rings seen from the side, or one standing upright."""
     rubber = pick(rng, (DARK, (0.18, 0.18, 0.20), *PAINT[:3]))
     if rng.random() < 0.4:
         drawing.ellipse(x, 0.5 * size, z, size, size, rubber)
         drawing.ellipse(x, 0.5 * size, z, 0.5 * size, 0.5 * size, pick(rng, STONE))
         return 0.06
-    for level in range(rng.integers(2, 5)):
-        shift = x + rng.normal(0, 0.05 * size)
+    for level in range(rng.randrange(2, 5)):
+        shift = x + rng.gauss(0, 0.05 * size)
         drawing.ellipse(shift, (0.14 + 0.24 * level) * size, z, size, 0.3 * size, tone(rubber, 0.7))
         drawing.ellipse(shift, (0.18 + 0.24 * level) * size, z, 0.95 * size, 0.22 * size, rubber)
     return 0.06
 
 
-def tent(drawing: Sketch, x: float, z: float, size: float, rng: np.random.Generator) -> float:
+def tent(drawing: Sketch, x: float, z: float, size: float, rng: Random) -> float:
     """Cloth over a ridge, in panels, with an open flap."""
     colour, half = pick(rng, CLOTH + PAINT + LEAF[:2]), 0.9 * size
     for panel in range(4):
@@ -147,9 +153,9 @@ PLAIN: tuple[Colour, ...] = ((0.66, 0.52, 0.36), (0.50, 0.52, 0.55))
 KINDS = (animal, crates, balloons, barrel, sofa, rubble, tyres, tent)
 
 
-def paint_stranger(canvas: Canvas, x: float, z: float, label: int, rng: np.random.Generator) -> None:
+def paint_stranger(canvas: Canvas, x: float, z: float, label: int, rng: Random) -> None:
     """One unknown thing standing at (x, z)."""
-    kind = KINDS[rng.integers(len(KINDS))]
+    kind = KINDS[rng.randrange(len(KINDS))]
     size = rng.uniform(0.7, 1.7)
     drawing = sketch(canvas.camera, rng)
     roughness = kind(drawing, x, z, size, rng)

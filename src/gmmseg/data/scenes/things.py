@@ -1,6 +1,7 @@
 """What stands and moves in the street: trees, poles, signs, people, cars. Each class has several looks."""
 
 import math
+from random import Random
 
 import numpy as np
 
@@ -23,25 +24,25 @@ from gmmseg.data.scenes.palette import (
 )  # fmt: skip
 
 
-def sketch(camera: Camera, rng: np.random.Generator) -> Sketch:
+def sketch(camera: Camera, rng: Random) -> Sketch:
     """An empty sketch lit from one side."""
     lit = rng.uniform(0, 0.2)
     return Sketch(camera, (1 + lit, 1 - lit) if rng.random() < 0.5 else (1 - lit, 1 + lit))
 
 
-def paint_tree(canvas: Canvas, x: float, z: float, rng: np.random.Generator) -> None:
+def paint_tree(canvas: Canvas, x: float, z: float, rng: Random) -> None:
     """Broad, pointed, bare or bush."""
     height = rng.uniform(3.5, 9)
     if not canvas.camera.sees(x, z, height / 2):
         return
     drawing = sketch(canvas.camera, rng)
     leaf, bark = pick(rng, LEAF), pick(rng, WOOD)
-    kind = rng.choice(4, p=(0.5, 0.2, 0.12, 0.18))
+    kind = rng.choices(range(4), (0.5, 0.2, 0.12, 0.18))[0]
     if kind < 3:
         drawing.rectangle(x, 0, z, 0.06 * height, 0.5 * height, bark)
     if kind == 0:
         for _ in range(7):
-            dx, dy = rng.normal(0, 0.13 * height), rng.uniform(0.45, 0.85) * height
+            dx, dy = rng.gauss(0, 0.13 * height), rng.uniform(0.45, 0.85) * height
             spread = rng.uniform(0.3, 0.5) * height
             drawing.ellipse(x + dx, dy, z, spread, 0.8 * spread, tone(leaf, rng.uniform(0.75, 1.2)))
     elif kind == 1:
@@ -53,7 +54,7 @@ def paint_tree(canvas: Canvas, x: float, z: float, rng: np.random.Generator) -> 
             )
     elif kind == 2:
         for _ in range(12):
-            start, angle = rng.uniform(0.3, 0.6) * height, rng.normal(0, 0.7)
+            start, angle = rng.uniform(0.3, 0.6) * height, rng.gauss(0, 0.7)
             reach = rng.uniform(0.3, 0.5) * height
             tip = (x + reach * math.sin(angle), start + reach * math.cos(angle), z)
             drawing.line((x, start, z), tip, 0.05, bark)
@@ -61,7 +62,7 @@ def paint_tree(canvas: Canvas, x: float, z: float, rng: np.random.Generator) -> 
         for _ in range(4):
             spread = rng.uniform(0.8, 1.8)
             drawing.ellipse(
-                x + rng.normal(0, 0.5),
+                x + rng.gauss(0, 0.5),
                 0.4 * spread,
                 z,
                 spread,
@@ -72,10 +73,10 @@ def paint_tree(canvas: Canvas, x: float, z: float, rng: np.random.Generator) -> 
     canvas.place(drawing, VEGETATION, z, roughness=0.25)
 
 
-def paint_pole(canvas: Canvas, x: float, z: float, rng: np.random.Generator) -> None:
+def paint_pole(canvas: Canvas, x: float, z: float, rng: Random) -> None:
     """A street lamp, a wooden mast, a traffic light or a bollard."""
     drawing = sketch(canvas.camera, rng)
-    kind = rng.integers(4)
+    kind = rng.randrange(4)
     height = (rng.uniform(4, 8), rng.uniform(5, 8), rng.uniform(2.6, 3.5), rng.uniform(0.8, 1.1))[kind]
     colour = pick(rng, (METAL, WOOD, METAL, SIGNAL + METAL)[kind])
     drawing.rectangle(x, 0, z, (0.13, 0.22, 0.12, 0.2)[kind], height, colour)
@@ -86,7 +87,7 @@ def paint_pole(canvas: Canvas, x: float, z: float, rng: np.random.Generator) -> 
         drawing.line((x - 0.9, height - 0.5, z), (x + 0.9, height - 0.5, z), 0.12, colour)
     elif kind == 2:
         drawing.rectangle(x, height - 0.9, z, 0.32, 0.9, DARK)
-        lamp = rng.integers(3)
+        lamp = rng.randrange(3)
         drawing.ellipse(
             x,
             height - 0.2 - 0.27 * lamp,
@@ -101,13 +102,13 @@ def paint_pole(canvas: Canvas, x: float, z: float, rng: np.random.Generator) -> 
     canvas.place(drawing, POLE, z, roughness=0.05)
 
 
-def paint_sign(canvas: Canvas, x: float, z: float, rng: np.random.Generator) -> None:
+def paint_sign(canvas: Canvas, x: float, z: float, rng: Random) -> None:
     """A plate on a post: disc, triangle, square, diamond or a board with stripes."""
     post, plate = sketch(canvas.camera, rng), sketch(canvas.camera, rng)
     low, size = rng.uniform(1.7, 2.6), rng.uniform(0.6, 1.1)
     colour, middle = pick(rng, SIGNAL), low + size / 2
     post.rectangle(x, 0, z, 0.09, low + 0.2, pick(rng, METAL))
-    kind = rng.integers(5)
+    kind = rng.randrange(5)
     if kind == 0:
         plate.ellipse(x, middle, z, size, size, colour)
         plate.ellipse(x, middle, z, 0.65 * size, 0.65 * size, WHITE)
@@ -140,7 +141,7 @@ def paint_sign(canvas: Canvas, x: float, z: float, rng: np.random.Generator) -> 
     canvas.place(plate, SIGN, z, roughness=0.05)
 
 
-def paint_person(canvas: Canvas, x: float, z: float, rng: np.random.Generator) -> None:
+def paint_person(canvas: Canvas, x: float, z: float, rng: Random) -> None:
     """Grown-up or child, walking or standing, in trousers, a skirt or a long coat."""
     drawing = sketch(canvas.camera, rng)
     size = rng.uniform(1.05, 1.95)
@@ -149,7 +150,7 @@ def paint_person(canvas: Canvas, x: float, z: float, rng: np.random.Generator) -
     hip, shoulder = 0.48 * size, 0.82 * size
     for foot in (-1, 1):
         drawing.line((x + 0.05 * foot, hip, z), (x + step * foot, 0.02, z), 0.085 * size, trousers)
-    kind = rng.integers(3)
+    kind = rng.randrange(3)
     hem, flare = ((hip, 0.42), (0.28 * size, 0.75), (0.2 * size, 0.55))[kind]
     if kind:
         drawing.polygon(
@@ -184,7 +185,7 @@ def paint_person(canvas: Canvas, x: float, z: float, rng: np.random.Generator) -
     canvas.place(drawing, PERSON, z, roughness=0.08)
 
 
-def paint_car(canvas: Canvas, x: float, z: float, rng: np.random.Generator) -> None:
+def paint_car(canvas: Canvas, x: float, z: float, rng: Random) -> None:
     """Seen from behind or ahead along the street, or from the side across it; saloon, hatchback or van."""
     drawing = sketch(canvas.camera, rng)
     paint = pick(rng, PAINT)
@@ -200,10 +201,10 @@ def paint_car(canvas: Canvas, x: float, z: float, rng: np.random.Generator) -> N
 Profile = list[tuple[float, float]]
 
 
-def _profile(rng: np.random.Generator) -> tuple[Profile, float, float]:
+def _profile(rng: Random) -> tuple[Profile, float, float]:
     """A car's outline from behind to ahead as (share of the length, metres up), its length and width."""
     roof, waist = rng.uniform(1.35, 1.6), rng.uniform(0.8, 0.95)
-    kind = rng.integers(3)
+    kind = rng.randrange(3)
     if kind == 0:
         outline = [
             (0, 0.35),
@@ -259,7 +260,7 @@ def _car_ahead(drawing: Sketch, profile: Profile, x, z, length, width, paint: Co
     )  # fmt: skip
     drawing.rectangle(x, 0.3, z, width, waist - 0.3, paint)
     drawing.rectangle(x, 0.3, z, width, 0.15, tone(paint, 0.6))
-    lamp = ((0.75, 0.08, 0.06), (0.95, 0.93, 0.80))[rng.integers(2)]
+    lamp = ((0.75, 0.08, 0.06), (0.95, 0.93, 0.80))[rng.randrange(2)]
     for place in (-1, 1):
         drawing.rectangle(x + place * 0.4 * width, 0.62, z, 0.16 * width, 0.13, lamp)
         drawing.rectangle(x + place * 0.4 * width, 0, z, 0.12 * width, 0.32, DARK)

@@ -1,6 +1,7 @@
 """Light and air: what the same street looks like on another day."""
 
 from dataclasses import dataclass
+from random import Random
 
 import numpy as np
 
@@ -45,12 +46,12 @@ KINDS = (CLEAR, CLOUDY, OVERCAST, DUSK, NIGHT)
 ODDS = (0.30, 0.25, 0.20, 0.15, 0.10)
 
 
-def draw_weather(rng: np.random.Generator) -> Weather:
+def draw_weather(rng: Random) -> Weather:
     """One of the five kinds of weather."""
-    return KINDS[rng.choice(len(KINDS), p=ODDS)]
+    return rng.choices(KINDS, ODDS)[0]
 
 
-def paint_sky(canvas: Canvas, weather: Weather, rng: np.random.Generator) -> None:
+def paint_sky(canvas: Canvas, weather: Weather, rng: Random) -> None:
     """Fill the whole canvas with sky: a gradient to the horizon, and clouds."""
     height = canvas.camera.height
     fall = np.linspace(0, height / max(canvas.camera.horizon, 1), height, dtype=np.float32).clip(0, 1)[
@@ -69,8 +70,9 @@ def paint_sky(canvas: Canvas, weather: Weather, rng: np.random.Generator) -> Non
     canvas.fill(np.ones(canvas.labels.shape, bool), colours, SKY, 1000.0)
 
 
-def light_up(canvas: Canvas, weather: Weather, rng: np.random.Generator) -> None:
-    """Multiply surfaces by the light, then veil them with haze by their distance; the sky has its own light."""
+def light_up(canvas: Canvas, weather: Weather, rng: Random) -> None:
+    """Multiply surfaces by the light, then veil them with haze by their distance; the sky has its own
+    light."""
     surface = canvas.labels != SKY
     gain = rgb(weather.light) * np.float32(rng.uniform(0.85, 1.15))
     clearness = weather.clearness * rng.uniform(0.4, 1.2)
