@@ -1,0 +1,65 @@
+"""How sure a pooled figure is: bootstrap over images, from a short summary of each image."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gmmseg.evaluation import ranking
+from gmmseg.evaluation.ranking import Array
+
+ATOMS = 512
+
+
+def summary(scores: NDArray) -> tuple[Array, Array]:
+    """Scores (n) of one image and class as ATOMS weighted scores: (ATOMS) values and pixel counts.
+
+    Each atom stands for consecutive ranks, short runs at the top (where precision is decided) and longer ones below;
+    its value is the middle one. Surplus atoms have weight 0.
+    """
+    values, weights = np.zeros(ATOMS), np.zeros(ATOMS)
+    edges = _edges(len(scores))
+    if len(scores):
+        ordered = np.sort(scores)[::-1]
+        values[: len(edges) - 1] = ordered[(edges[:-1] + edges[1:] - 1) // 2]
+        weights[: len(edges) - 1] = np.diff(edges)
+    return values, weights
+
+
+def _edges(count: int) -> NDArray[np.int64]:
+    """Ranks at which the atoms of ``count`` sorted pixels begin, and the end."""
+    if count <= ATOMS:
+        return np.arange(count + 1)
+    geometric = np.geomspace(1, count, ATOMS // 2 + 1)
+    even = np.linspace(0, count, ATOMS // 2)
+    return np.unique(np.concatenate([[0], geometric, even]).astype(np.int64))
+
+
+def bootstrap(summaries: Array, replicates: int, level: float, seed: int) -> dict[str, tuple[float, float]]:
+    """Percentile intervals of ``auroc``, ``ap`` and ``fpr95`` over images drawn with replacement.
+
+    ``summaries`` (images 4 ATOMS): values and weights of the anomalous pixels, then of the normal ones. Draws
+    without a single anomalous (or normal) pixel are drawn again.
+    """
+    generator = np.random.default_rng(seed)
+    image, atom = np.nonzero(summaries[:, [1, 3]].reshape(len(summaries), -1))
+    values = summaries[:, [0, 2]].reshape(len(summaries), -1)[image, atom]
+    weights = summaries[:, [1, 3]].reshape(len(summaries), -1)[image, atom]
+    thresholds, group = np.unique(-values, return_inverse=True)
+    layout = (image, atom < ATOMS, weights, -thresholds, group)
+    figures = np.array([_replicate(layout, len(summaries), generator) for _ in range(replicates)])
+    low, high = np.quantile(figures, [(1 - level) / 2, (1 + level) / 2], axis=0)
+    return {name: (float(a), float(b)) for name, a, b in zip(("auroc", "ap", "fpr95"), low, high)}
+
+
+def _replicate(
+    layout: tuple[NDArray, ...], images: int, generator: np.random.Generator
+) -> tuple[float, float, float]:
+    image, anomalous, weights, thresholds, group = layout
+    while True:
+        times = np.bincount(generator.integers(images, size=images), minlength=images)
+        drawn = weights * times[image]
+        positives = np.bincount(group, weights=drawn * anomalous, minlength=len(thresholds))
+        negatives = np.bincount(group, weights=drawn * ~anomalous, minlength=len(thresholds))
+        if positives.any() and negatives.any():
+            break
+    ranked = ranking.Ranking(thresholds, positives, negatives, np.ones(len(thresholds), dtype=bool))
+    return ranking.auroc(ranked), ranking.average_precision(ranked), ranking.fpr_at_tpr(ranked)

@@ -1,0 +1,99 @@
+"""What all metrics here share: sums over every pixel of a set, merged exactly, and checked inputs."""
+
+from typing import Any, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+from torchmetrics import Metric
+from torchmetrics.utilities.distributed import gather_all_tensors
+
+from gmmseg.labels import IGNORE
+
+
+class EvaluationError(ValueError):
+    """Scores, masks or predictions that cannot be evaluated; the message names the file and the fix."""
+
+
+class PooledMetric(Metric):
+    """A metric pooled over all pixels of all images, so that ranks, shards and orders cannot matter."""
+
+    full_state_update = False
+    is_differentiable = False
+
+    def __init__(self) -> None:
+        super().__init__(dist_sync_fn=_gather)
+
+    def merge(self, other: Self) -> None:
+        """Take in everything ``other`` has seen, as if this metric had seen it too."""
+        self.merge_state(other)
+        self._update_count += other._update_count
+        self._computed = None
+
+
+def _gather(state: Tensor, group: Any = None) -> list[Tensor]:
+    """``state`` of every rank, on the state's own device, whatever device the process group talks on."""
+    on_gpu = torch.distributed.get_backend(group) == "nccl"
+    gathered = gather_all_tensors(state.cuda() if on_gpu else state, group)
+    return [part.to(state.device) for part in gathered]
+
+
+def where(source: str) -> str:
+    """The beginning of a message about ``source``, empty where the caller named none."""
+    return f"{source}: " if source else ""
+
+
+def as_array(values: Tensor | np.ndarray) -> np.ndarray:
+    """The values on the CPU; bfloat16, which NumPy lacks, becomes float32."""
+    if isinstance(values, np.ndarray):
+        return values
+    values = values.detach().cpu()
+    return (values.float() if values.dtype == torch.bfloat16 else values).numpy()
+
+
+def checked_pair(
+    scores: Tensor | np.ndarray, mask: Tensor | np.ndarray, source: str
+) -> tuple[np.ndarray, np.ndarray]:
+    """Scores (...) float32 or float64 and mask (...) uint8 of 0, 1 and IGNORE, or an error naming ``source``."""
+    scores, mask = as_array(scores), as_array(mask)
+    if scores.shape != mask.shape:
+        raise EvaluationError(
+            f"{where(source)}scores {scores.shape} and mask {mask.shape} differ in size; "
+            "upsample the scores to the mask (never the mask to the scores)"
+        )
+    return _checked_scores(scores, source), _checked_mask(mask, source)
+
+
+def _checked_scores(scores: np.ndarray, source: str) -> np.ndarray:
+    if scores.dtype == bool or np.iscomplexobj(scores) or not np.issubdtype(scores.dtype, np.number):
+        raise EvaluationError(f"{where(source)}scores of type {scores.dtype}; real numbers are needed")
+    if np.issubdtype(scores.dtype, np.integer):
+        exact = np.float32 if scores.dtype.itemsize <= 2 else np.float64
+        return scores.astype(exact)
+    if np.isnan(scores).any():
+        raise EvaluationError(
+            f"{where(source)}{int(np.isnan(scores).sum())} scores are NaN; fix the model or the file that made them"
+        )
+    if scores.dtype == np.float16:
+        if np.isinf(scores).any():
+            raise EvaluationError(
+                f"{where(source)}float16 scores overflowed to infinity; compute and save them as float32"
+            )
+        return scores.astype(np.float32)
+    return scores if scores.dtype == np.float32 else scores.astype(np.float64)
+
+
+def _checked_mask(mask: np.ndarray, source: str) -> np.ndarray:
+    if mask.dtype == bool:
+        mask = mask.astype(np.uint8)
+    defined = (mask == 0).sum() + (mask == 1).sum() + (mask == IGNORE).sum()
+    if defined != mask.size:
+        odd = sorted({value.item() for value in np.unique(mask)} - {0, 1, IGNORE})
+        raise EvaluationError(
+            f"{where(source)}mask values {odd[:8]} are not defined; 0 is normal, 1 anomaly, {IGNORE} ignore"
+        )
+    if (mask == IGNORE).all():
+        raise EvaluationError(
+            f"{where(source)}every pixel is ignored, nothing can be judged; leave the image out"
+        )
+    return mask.astype(np.uint8, copy=False)

@@ -1,0 +1,71 @@
+"""Counting float32 scores of any range in constant memory: linear tables over their bit patterns.
+
+The bits of a float32, suitably flipped, are an unsigned integer (the *key*) that orders like the number. Three kinds
+of tables count keys. All are plain sums, so they merge exactly and no order can matter:
+
+- ``bins`` has a counter of its own for each value of a key's upper 21 bits, 4,096 bins per octave of either sign;
+- ``groups`` counts runs of 64 consecutive keys, modulo its size: two octaves fit without sharing a counter;
+- ``single`` counts single keys, modulo its size, twice over.
+
+Tables that count modulo their size share counters between distant scores; a pseudo-random shift for each stretch
+of keys as long as the table keeps those meetings accidental, and differently so in the two rows of ``single``.
+``gmmseg.evaluation.opening`` reads the tables back.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+BIN_BITS = 11
+NUM_BINS = 1 << (32 - BIN_BITS)
+SLOT_BITS = 18
+NUM_SLOTS = 1 << SLOT_BITS
+_CHUNK = 1 << 17  # keys counted at a time: the intermediates stay in the processor's cache
+_LOWEST, _HIGHEST = np.uint32(0x007FFFFF), np.uint32(0xFF800000)  # keys of -inf and +inf
+
+
+@dataclass(frozen=True)
+class Folding:
+    """Where a table of 2^18 counters counts the runs of 2^``run_bits`` keys: modulo its size, with shifts."""
+
+    run_bits: int
+    multiplier: np.uint32
+
+    def slots(self, keys: NDArray[np.uint32]) -> NDArray[np.intp]:
+        """(...) counter of each key (...)."""
+        runs = keys >> self.run_bits if self.run_bits else keys
+        shifts = ((runs >> SLOT_BITS) * self.multiplier) >> (32 - SLOT_BITS)
+        return ((runs + shifts) & np.uint32(NUM_SLOTS - 1)).astype(np.intp)
+
+
+GROUPS = (Folding(6, np.uint32(3266489917)),)
+SINGLE = (Folding(0, np.uint32(2654435769)), Folding(0, np.uint32(2246822519)))
+FOLDINGS = GROUPS + SINGLE
+
+
+def keys(scores: NDArray[np.float32]) -> NDArray[np.uint32]:
+    """(n) keys that order like the scores (n); both zeros have one key."""
+    bits = (scores + np.float32(0)).view(np.int32)
+    return (bits ^ ((bits >> 31) | np.int32(-(2**31)))).view(np.uint32)
+
+
+def scores(keys: NDArray[np.uint32]) -> NDArray[np.float64]:
+    """(n) scores of the keys (n); keys beyond the numbers give the infinity next to them."""
+    inside = np.clip(keys, _LOWEST, _HIGHEST)
+    flipped = np.where(inside >> 31 == 1, inside ^ np.uint32(1 << 31), ~inside)
+    return flipped.astype(np.uint32).view(np.float32).astype(np.float64)
+
+
+def count_(bins: NDArray, folded: NDArray, values: NDArray[np.float32], anomalous: NDArray[np.bool_]) -> None:
+    """Add scores (n) to ``bins`` (2 bins) and ``folded`` (tables 2 slots): [0] counts all, [1] the anomalous."""
+    for start in range(0, len(values), _CHUNK):
+        chunk = keys(values[start : start + _CHUNK])
+        _count_keys_(bins[0], folded[:, 0], chunk)
+        _count_keys_(bins[1], folded[:, 1], chunk[anomalous[start : start + _CHUNK]])
+
+
+def _count_keys_(bins: NDArray, folded: NDArray, chunk: NDArray[np.uint32]) -> None:
+    np.add.at(bins, (chunk >> BIN_BITS).astype(np.intp), 1)
+    for table, folding in zip(folded, FOLDINGS):
+        np.add.at(table, folding.slots(chunk), 1)
