@@ -90,7 +90,7 @@ def dissect(model: nn.Module, classifier: str | None) -> Dissection:
         return dissect_torchvision(model)
     raise ConversionError(
         f"{type(model).__name__} is of no library that convert knows: name the layer that makes its "
-        f'class scores, convert(model, classifier="..."); its last layers are {", ".join(layer_names(model)[-6:])}'
+        f'class scores, convert(model, classifier="..."); it ends with {", ".join(layer_names(model)[-6:])}'
     )
 
 

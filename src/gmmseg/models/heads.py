@@ -91,15 +91,14 @@ class GMMHead(nn.Module):
         return self.mixture.num_classes
 
     def classify(self, embeddings: Tensor) -> SegmenterOutput:
-        """Embeddings (n f) -> logits (n c), points (n d), evidence (n c), log densities (n c k)."""
+        """Embeddings (n f) -> logits (n c), points (n d), evidence (n c)."""
         points = self.projection(embeddings).float()
-        log_densities = self.mixture.log_density(points)
-        evidence = self.mixture.evidence(log_densities)
+        evidence = self.mixture(points)
         logits = self.link(evidence, self.mixture.log_prior)
-        return SegmenterOutput(logits, points, evidence, log_densities)
+        return SegmenterOutput(logits, points, evidence, self.mixture)
 
     def forward(self, features: Tensor) -> SegmenterOutput:
-        """Features (b f h w) -> the same four as maps, each (b ... h w).
+        """Features (b f h w) -> the same three as maps, each (b ... h w).
 
         In channels_last the rows are a view of the features and the maps are views of the rows.
         """
@@ -110,7 +109,6 @@ class GMMHead(nn.Module):
             logits=_as_map(rows.logits, b, h, w),
             points=_as_map(rows.points, b, h, w),
             evidence=_as_map(rows.evidence, b, h, w),
-            log_densities=_as_map(rows.log_densities, b, h, w),
         )
 
 

@@ -46,7 +46,7 @@ class UperNetFeatures(FeatureExtractor):
 
     def __init__(self, model: Any) -> None:
         super().__init__()
-        self.backbone = model.backbone
+        self.backbone = freeze_unused(model.backbone)
         self.decoder = model.decode_head
         self.out_channels = model.decode_head.classifier.in_channels
         self.decoder.classifier = nn.Identity()
@@ -66,6 +66,14 @@ def with_weights(backbone: Any, weights: str | None, published: str) -> Any:
         place = published if weights == "pretrained" else weights
         return _reported(backbone, place, None, place)
     return load_state(backbone, read_weights(weights), weights)
+
+
+def freeze_unused(backbone: Any) -> Any:
+    """``backbone``, its final norm frozen if it is a Swin: no map passes through it, so no gradient ever comes,
+    and a parameter that waits for one in vain stops distributed training."""
+    if hasattr(backbone, "swin"):
+        backbone.swin.layernorm.requires_grad_(False)
+    return backbone
 
 
 def load_state(model: Any, state: dict[str, Tensor], origin: str) -> Any:
@@ -128,7 +136,7 @@ def swin_upernet(
 
     config = UperNetConfig(backbone_config=swin, hidden_size=channels, use_auxiliary_head=True)
     features = UperNetFeatures(UperNetForSemanticSegmentation(config))
-    features.backbone = with_weights(features.backbone, weights, published)
+    features.backbone = freeze_unused(with_weights(features.backbone, weights, published))
     return features
 
 
@@ -140,7 +148,7 @@ def swin_mask2former(swin: Any, num_classes: int, weights: str | None, *, publis
     config.num_labels = num_classes
     model: Any = Mask2FormerForUniversalSegmentation(config)
     pixels = model.model.pixel_level_module
-    pixels.encoder = with_weights(pixels.encoder, weights, published)
+    pixels.encoder = freeze_unused(with_weights(pixels.encoder, weights, published))
     return model
 
 

@@ -95,10 +95,10 @@ class MaskSegmenter(Segmenter):
             query_logits=query_logits,
             masks=queries.masks[layers],
         )
-        if last.evidence is None or last.log_densities is None:
+        if last.evidence is None:
             return output
         evidence = pixel_evidence(last.evidence.unflatten(0, (b, q)), query_logits[-1], masks)
-        return replace(output, evidence=evidence, log_densities=_query_map(last.log_densities, b, q))
+        return replace(output, evidence=evidence, mixture=last.mixture)
 
     def losses(
         self, output: SegmenterOutput, labels: Tensor, *, component: bool = False

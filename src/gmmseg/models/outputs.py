@@ -1,8 +1,11 @@
 """What a segmenter returns: the currency between networks, losses, EM and scores."""
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from torch import Tensor
+
+from gmmseg.mixture import ClassMixture
 
 
 @dataclass(frozen=True)
@@ -11,12 +14,28 @@ class SegmenterOutput:
 
     ``logits`` (b c h w): their log-softmax over ``c`` is the log posterior, for either head.
     ``points`` (b d h w): what the classifier sees (for a softmax head: the features themselves).
-    ``evidence`` (b c h w) and ``log_densities`` (b c k h w): generative heads only, else None.
+    ``evidence`` (b c h w) and ``mixture``, whose evidence it is: generative heads only, else None.
     ``auxiliary``: logits (b c h' w') of auxiliary heads, in training only.
+
+    A head applied to rows instead of maps has (n c), (n d), (n c) in their place.
     """
 
     logits: Tensor
     points: Tensor
     evidence: Tensor | None = None
-    log_densities: Tensor | None = None
+    mixture: ClassMixture | None = None
     auxiliary: tuple[Tensor, ...] = ()
+
+    @cached_property
+    def log_densities(self) -> Tensor | None:
+        """log N of every component, (b c k h w), or None without a mixture.
+
+        Worked out when first asked for and kept: the largest tensor of all by a factor k, and neither the
+        posterior nor the anomaly score needs more than the winning component.
+        """
+        if self.mixture is None:
+            return None
+        rows = self.points.movedim(1, -1)
+        flat = self.mixture.log_density(rows.reshape(-1, rows.shape[-1]))
+        maps = flat.unflatten(0, rows.shape[:-1])
+        return maps.movedim((-2, -1), (1, 2))
