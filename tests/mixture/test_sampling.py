@@ -1,7 +1,7 @@
 import torch
 
 from gmmseg.labels import IGNORE
-from gmmseg.mixture.sampling import draw, pad_by_class, sample_points
+from gmmseg.mixture.sampling import draw, sample_points
 
 
 def draw_from(labels, groups, per_group, seed=0):
@@ -51,12 +51,3 @@ def test_within_a_class_the_images_are_shuffled_together():
 def test_draw_takes_the_lowest_tickets_of_each_cell():
     cells, tickets = torch.tensor([1, 0, 1, 1, 0]), torch.tensor([5, 9, 2, 7, 1])
     assert draw(cells, tickets, 2).tolist() == [4, 1, 2, 0]
-
-
-def test_padding_keeps_every_point_under_its_class():
-    labels = torch.tensor([0, 0, 3, 3, 3, 7])
-    points = torch.randn(6, 2)
-    padded = pad_by_class(points, labels)
-    assert padded.classes.tolist() == [0, 3, 7]
-    assert padded.points.shape == (3, 3, 2)
-    assert torch.equal(padded.points[padded.valid], points)

@@ -6,10 +6,11 @@ import torch
 from torch import Tensor
 
 from gmmseg.labels import IGNORE
-from gmmseg.mixture.gaussian import class_evidence, own_log_density
-from gmmseg.mixture.memory import DecayedStatistics, FeatureQueue, Memory, Moments, moments
+from gmmseg.mixture.class_batch import ClassBatch
+from gmmseg.mixture.gaussian import class_evidence
+from gmmseg.mixture.memory import DecayedStatistics, FeatureQueue, Memory, Moments
 from gmmseg.mixture.mixture import ClassMixture
-from gmmseg.mixture.sampling import PaddedPoints, pad_by_class, sample_points, sum_over_processes
+from gmmseg.mixture.sampling import sample_points, sum_over_processes
 from gmmseg.mixture.settings import DEFAULT, EMSettings
 from gmmseg.mixture.sinkhorn import balanced_assignment, plain_assignment
 
@@ -53,8 +54,8 @@ class OnlineEM:
         )
         if len(sampled) == 0:
             return
-        batch = pad_by_class(sampled, sampled_labels)
-        if not bool(batch.points.isfinite().all()):
+        batch = ClassBatch(sampled, sampled_labels)
+        if not bool(batch.centre.isfinite().all()):
             raise FloatingPointError(
                 "points are not finite: the network has diverged; the mixture is unchanged"
             )
@@ -65,24 +66,25 @@ class OnlineEM:
         if self.settings.reseed:
             self._reseed_(batch)
 
-    def _step_with_batch(self, batch: PaddedPoints) -> None:
+    def _step_with_batch(self, batch: ClassBatch) -> None:
         """The paper's schedule: E and M over memory and batch, ``loops`` times, then remember the batch."""
         classes = batch.classes
         remembered = self.memory.recall(classes)
         means, variances = self.mixture.means[classes], self.mixture.variances[classes]
         for loop in range(self.settings.loops):
             responsibilities = self._expect(batch, means, variances, observe=loop == 0)
-            known = remembered + moments(batch.points, responsibilities)
+            gained = batch.moments(responsibilities)
+            known = remembered + gained
             means, variances = self._maximise(known, means, variances)
-        self.memory.write(classes, batch.points, responsibilities)
+        self.memory.write(classes, batch.points, responsibilities, gained)
         if self.steps % self.settings.update_every == 0:
             self._move_(classes, means, variances, known.weight > 0)
 
-    def _step_from_memory(self, batch: PaddedPoints) -> None:
+    def _step_from_memory(self, batch: ClassBatch) -> None:
         """The reference's schedule: assign and remember the batch; every so often update from memory."""
         means, variances = self.mixture.means[batch.classes], self.mixture.variances[batch.classes]
         responsibilities = self._expect(batch, means, variances, observe=True)
-        self.memory.write(batch.classes, batch.points, responsibilities)
+        self.memory.write(batch.classes, batch.points, responsibilities, batch.moments(responsibilities))
         if self.steps % self.settings.update_every == 0:
             classes = (self.memory.weight().sum(1) > 0).nonzero().squeeze(1)
             known = self.memory.recall(classes)
@@ -91,10 +93,10 @@ class OnlineEM:
             )
             self._move_(classes, means, variances, known.weight > 0)
 
-    def _expect(self, batch: PaddedPoints, means: Tensor, variances: Tensor, *, observe: bool) -> Tensor:
+    def _expect(self, batch: ClassBatch, means: Tensor, variances: Tensor, *, observe: bool) -> Tensor:
         """Responsibilities (p m k) of the points to be used; zero for all others."""
         settings = self.settings
-        log_densities = own_log_density(batch.points, means, variances)
+        log_densities = batch.log_density(means, variances)
         if observe:
             self.log_likelihood = class_evidence(log_densities, winner=False)[batch.valid].mean()
         if settings.balanced:
@@ -114,7 +116,7 @@ class OnlineEM:
             responsibilities = _first_per_component(responsibilities, settings.samples_per_component)
         return responsibilities
 
-    def _is_correct(self, batch: PaddedPoints) -> Tensor:
+    def _is_correct(self, batch: ClassBatch) -> Tensor:
         """Which points (p m) the mixtures give to their own class."""
         predicted = self.mixture(batch.points.flatten(0, 1)) + self.mixture.log_prior
         return predicted.argmax(-1).view_as(batch.valid) == batch.classes[:, None]
@@ -158,7 +160,7 @@ class OnlineEM:
             kept = kept.minimum(1.0 - 1.0 / self.updates[classes].clamp_min(1)[..., None])
         return 1.0 - kept
 
-    def _reseed_(self, batch: PaddedPoints) -> None:
+    def _reseed_(self, batch: ClassBatch) -> None:
         """Put each collapsed or starved component of the classes present on a fresh point of its class."""
         classes, k = batch.classes, self.mixture.num_components
         broken = self._broken()[classes] & (batch.valid.sum(1) >= k)[:, None]

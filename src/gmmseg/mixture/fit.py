@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from gmmseg.mixture.gaussian import class_evidence, own_log_density
-from gmmseg.mixture.memory import Moments, moments
-from gmmseg.mixture.sampling import PaddedPoints, draw, pad_by_class
+from gmmseg.mixture.class_batch import ClassBatch
+from gmmseg.mixture.gaussian import class_evidence
+from gmmseg.mixture.memory import Moments
+from gmmseg.mixture.sampling import draw
 from gmmseg.mixture.sinkhorn import balanced_assignment, plain_assignment
 
 if TYPE_CHECKING:
@@ -53,19 +54,19 @@ def _expect(mixture: "ClassMixture", batches: Batches, balanced: bool) -> tuple[
     known = Moments(zeros[..., 0].clone(), zeros, zeros.clone())
     log_likelihood, count = 0.0, 0
     for points, labels in batches:
-        for padded in _padded_chunks(points, labels, mixture):
-            classes = padded.classes
+        for batch in _chunks(points, labels, mixture):
+            classes = batch.classes
             log_weights = mixture.log_weights[classes][:, None]
-            log_densities = own_log_density(padded.points, mixture.means[classes], mixture.variances[classes])
+            log_densities = batch.log_density(mixture.means[classes], mixture.variances[classes])
             joint = log_densities + log_weights
             assign = balanced_assignment if balanced else plain_assignment
-            gained = moments(padded.points, assign(joint, padded.valid))
+            gained = batch.moments(assign(joint, batch.valid))
             for total, gain in zip(known, gained):
                 total.index_add_(0, classes, gain)
             log_likelihood += float(
-                class_evidence(log_densities, log_weights, winner=False)[padded.valid].sum()
+                class_evidence(log_densities, log_weights, winner=False)[batch.valid].sum()
             )
-            count += int(padded.valid.sum())
+            count += int(batch.valid.sum())
     if count == 0:
         raise ValueError(
             "nothing to fit: the batches hold no point with a known label, or can be read only once"
@@ -83,24 +84,24 @@ def _maximise_(mixture: "ClassMixture", known: Moments, variance_floor: float) -
     mixture.variances.copy_(torch.where(seen, variances.float(), mixture.variances))
 
 
-def _start_(mixture: "ClassMixture", kept: PaddedPoints, variance_floor: float, seed: int) -> None:
+def _start_(mixture: "ClassMixture", kept: ClassBatch, variance_floor: float, seed: int) -> None:
     """Start the components of each class as the clusters of its kept points (Lloyd's rounds)."""
     classes, count = kept.classes, kept.valid.sum(1)
     means = _spread_out(kept, mixture.num_components, seed)
     ones = torch.ones_like(means)
     for _ in range(_START_ROUNDS):
-        clusters = plain_assignment(own_log_density(kept.points, means, ones), kept.valid, hard=True)
-        weight, total, _ = moments(kept.points, clusters)
+        clusters = plain_assignment(kept.log_density(means, ones), kept.valid, hard=True)
+        weight, total, _ = kept.moments(clusters)
         filled = (weight > 0)[..., None]
         means = torch.where(filled, (total / weight.clamp_min(1.0)[..., None]).float(), means)
-    _, total, squares = moments(kept.points, kept.valid[..., None].float())
+    _, total, squares = kept.moments(kept.valid[..., None].float())
     share = 1.0 / count[:, None, None]
     spread = (squares * share - (total * share).square()).clamp_min(variance_floor).float()
     mixture.means[classes] = means
     mixture.variances[classes] = spread.expand_as(means)
 
 
-def _spread_out(kept: PaddedPoints, k: int, seed: int) -> Tensor:
+def _spread_out(kept: ClassBatch, k: int, seed: int) -> Tensor:
     """k points of each class (p k d), each drawn with the squared distance to those before (k-means++)."""
     generator = torch.Generator().manual_seed(seed)
     chosen = kept.points[:, :1]
@@ -114,7 +115,7 @@ def _spread_out(kept: PaddedPoints, k: int, seed: int) -> Tensor:
     return chosen
 
 
-def _reservoir(batches: Batches, num_classes: int, seed: int) -> PaddedPoints:
+def _reservoir(batches: Batches, num_classes: int, seed: int) -> ClassBatch:
     """A uniform random choice of points per class, of all batches."""
     generator = torch.Generator().manual_seed(seed)
     kept: list[Tensor] = []
@@ -127,13 +128,13 @@ def _reservoir(batches: Batches, num_classes: int, seed: int) -> PaddedPoints:
         kept = [each[drawn] for each in pool]
     if not kept or len(kept[0]) == 0:
         raise ValueError("nothing to fit: the batches hold no point with a known label")
-    return pad_by_class(kept[0], kept[1])
+    return ClassBatch(kept[0], kept[1])
 
 
-def _padded_chunks(points: Tensor, labels: Tensor, mixture: "ClassMixture") -> Iterator[PaddedPoints]:
+def _chunks(points: Tensor, labels: Tensor, mixture: "ClassMixture") -> Iterator[ClassBatch]:
     """The labelled points of a batch, by class, a bounded number at a time."""
     known = (labels >= 0) & (labels < mixture.num_classes)
     points, labels = points[known].float().to(mixture.means.device), labels[known].to(mixture.means.device)
     for start in range(0, len(points), _CHUNK):
         order = labels[start : start + _CHUNK].argsort(stable=True)
-        yield pad_by_class(points[start : start + _CHUNK][order], labels[start : start + _CHUNK][order])
+        yield ClassBatch(points[start : start + _CHUNK][order], labels[start : start + _CHUNK][order])

@@ -16,38 +16,33 @@ def log_density(points: Tensor, means: Tensor, variances: Tensor) -> Tensor:
     (n c k d) tensor. Differentiable in ``points``. Autocast is overruled: half-precision operands would
     cost up to 0.4 nats.
 
-    The columns of the product are ordered (k c): the result is a transposed view in which the values a
-    class reduces over lie a whole row of classes apart, which is what makes that reduction fast.
+    The columns of the product are ordered (k c), so the result is a transposed view in which the
+    densities of a component lie side by side for all classes: reducing over k then runs along memory.
     """
-    c, k, d = means.shape
+    c, k, _ = means.shape
     with torch.autocast(points.device.type, enabled=False):
-        # Far from the origin the expanded square cancels catastrophically; a common shift is free.
         centre = means.float().mean(dim=(0, 1))
-        weight, bias = expanded_square(means.float() - centre, variances.float())
-        weight = weight.transpose(0, 1).reshape(k * c, 2 * d)
-        centred = points.float() - centre
-        inputs = torch.cat([centred.square(), centred], dim=-1)
-        product = torch.addmm(bias.transpose(0, 1).reshape(k * c), inputs, weight.T)
+        weight, bias = coefficients(means.float() - centre, variances.float())
+        expanded = expand(points.float() - centre)
+        product = torch.addmm(bias.T.flatten(), expanded, weight.transpose(0, 1).flatten(0, 1).T)
         return product.view(-1, k, c).transpose(1, 2)
 
 
-def expanded_square(means: Tensor, variances: Tensor) -> tuple[Tensor, Tensor]:
-    """Weight (... 2d) and bias (...) with ``log N(x) = weight . [x^2, x] + bias``, for (... d) parameters."""
+def expand(points: Tensor) -> Tensor:
+    """[x^2, x], (... 2d), of points (... d).
+
+    Hand it points relative to a centre of the components: far from the origin, x^2 would cancel.
+    """
+    return torch.cat([points.square(), points], dim=-1)
+
+
+def coefficients(means: Tensor, variances: Tensor) -> tuple[Tensor, Tensor]:
+    """Weight (... 2d) and bias (...) with ``log N(x) = weight . [x^2, x] + bias``, of (... d) parameters."""
     precisions = variances.reciprocal()
     weight = torch.cat([-0.5 * precisions, means * precisions], dim=-1)
     constant = means.shape[-1] * math.log(2 * math.pi)
     bias = -0.5 * ((means.square() * precisions + variances.log()).sum(-1) + constant)
     return weight, bias
-
-
-def own_log_density(points: Tensor, means: Tensor, variances: Tensor) -> Tensor:
-    """log N of each class's own points (c m d) under its own means, variances (c k d) -> (c m k)."""
-    with torch.autocast(points.device.type, enabled=False):
-        centre = means.float().mean(dim=1, keepdim=True)
-        weight, bias = expanded_square(means.float() - centre, variances.float())
-        centred = points.float() - centre
-        inputs = torch.cat([centred.square(), centred], dim=-1)
-        return torch.baddbmm(bias[:, None, :], inputs, weight.transpose(1, 2))
 
 
 def class_evidence(

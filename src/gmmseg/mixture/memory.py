@@ -22,22 +22,6 @@ class Moments(NamedTuple):
         return Moments(self.weight + other.weight, self.total + other.total, self.squares + other.squares)
 
 
-def moments(points: Tensor, responsibilities: Tensor) -> Moments:
-    """Moments of points (p m d) under responsibilities (p m k)."""
-    dtype = accumulator_dtype(points.device)
-    # Products in single precision, on the centred points of each class, so that no digits are lost...
-    count = responsibilities.sum(dim=(1, 2)).clamp_min(1.0)[:, None, None]
-    centre = (points * responsibilities.sum(-1, keepdim=True)).sum(1, keepdim=True) / count
-    centred = points - centre
-    shares = responsibilities.transpose(1, 2)
-    weight = shares.sum(-1).to(dtype)
-    total = torch.bmm(shares, centred).to(dtype)
-    squares = torch.bmm(shares, centred.square()).to(dtype)
-    # ... then moved back to the origin in double precision.
-    shift, mass = centre.to(dtype), weight[..., None]
-    return Moments(weight, total + mass * shift, squares + 2 * shift * total + mass * shift.square())
-
-
 def accumulator_dtype(device: torch.device) -> torch.dtype:
     """Double precision, except on Apple's GPUs, which have none."""
     return torch.float32 if device.type == "mps" else torch.float64
@@ -49,8 +33,8 @@ class Memory(Protocol):
     def recall(self, classes: Tensor) -> Moments:
         """Moments of what is remembered of these classes, as of the coming update."""
 
-    def write(self, classes: Tensor, points: Tensor, responsibilities: Tensor) -> None:
-        """Remember a batch; classes not named are not touched."""
+    def write(self, classes: Tensor, points: Tensor, responsibilities: Tensor, gained: Moments) -> None:
+        """Remember points (p m d), their responsibilities (p m k) and moments; other classes stay."""
 
     def weight(self) -> Tensor:
         """How many points stand behind each component, (c k)."""
@@ -96,8 +80,8 @@ class DecayedStatistics:
     def recall(self, classes: Tensor) -> Moments:
         return Moments(*(self.decay * each[classes] for each in self.remembered))
 
-    def write(self, classes: Tensor, points: Tensor, responsibilities: Tensor) -> None:
-        for each, updated in zip(self.remembered, self.recall(classes) + moments(points, responsibilities)):
+    def write(self, classes: Tensor, points: Tensor, responsibilities: Tensor, gained: Moments) -> None:
+        for each, updated in zip(self.remembered, self.recall(classes) + gained):
             each[classes] = updated
 
     def weight(self) -> Tensor:
@@ -148,7 +132,7 @@ class FeatureQueue:
     def recall(self, classes: Tensor) -> Moments:
         return Moments(self.weight()[classes], self.total[classes], self.squares[classes])
 
-    def write(self, classes: Tensor, points: Tensor, responsibilities: Tensor) -> None:
+    def write(self, classes: Tensor, points: Tensor, responsibilities: Tensor, gained: Moments) -> None:
         if self.capacity == 0:
             return
         k = responsibilities.shape[-1]

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from gmmseg.mixture import gaussian
 from gmmseg.mixture.fit import fit_mixture
+from gmmseg.mixture.winner import winning_evidence
 
 
 class ClassMixture(nn.Module):
@@ -64,6 +65,8 @@ class ClassMixture(nn.Module):
 
     def forward(self, points: Tensor) -> Tensor:
         """Evidence (n c) of points (n d)."""
+        if self.winner and not self.means.requires_grad:
+            return winning_evidence(points, self.means, self.variances, self.log_weights)
         return self.evidence(self.log_density(points))
 
     @torch.no_grad()

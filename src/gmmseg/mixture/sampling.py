@@ -4,22 +4,12 @@ Random choices hang on a hash of (seed, index of the point in the global batch),
 position, so that one process with eight images and two processes with four choose alike.
 """
 
-from typing import NamedTuple
-
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 _HASH_BITS = 31
 _HASH_MASK = (1 << _HASH_BITS) - 1
-
-
-class PaddedPoints(NamedTuple):
-    """Points sorted into their classes: ids (p), points (p m d), and which places hold one, valid (p m)."""
-
-    classes: Tensor
-    points: Tensor
-    valid: Tensor
 
 
 def sample_points(
@@ -32,12 +22,11 @@ def sample_points(
     in an order that depends on the global batch alone. Only the sampled points travel.
     """
     first_point, first_group, num_groups = _place_in_global_batch(len(labels), groups)
-    index = torch.arange(len(labels), device=labels.device) + first_point
-    known = (labels >= 0) & (labels < num_classes)
-    labels, groups, index = labels[known], groups[known] + first_group, index[known]
-    tickets = _hash(index, seed)
-    chosen = draw(labels * num_groups + groups, tickets, per_group)
-    labels, tickets, sampled = labels[chosen], tickets[chosen], points[known][chosen]
+    index = ((labels >= 0) & (labels < num_classes)).nonzero().squeeze(1)
+    tickets = _hash(index + first_point, seed)
+    labels = labels[index]
+    chosen = draw(labels * num_groups + groups[index] + first_group, tickets, per_group)
+    labels, tickets, sampled = labels[chosen], tickets[chosen], points[index[chosen]]
     if _is_distributed():
         labels, tickets, sampled = _gather(labels), _gather(tickets), _gather(sampled)
     # Within a class the images are shuffled together, so that any first few points are a fair sample.
@@ -52,17 +41,6 @@ def draw(cells: Tensor, tickets: Tensor, most: int) -> Tensor:
     cells = key >> _HASH_BITS
     place = torch.arange(len(cells), device=cells.device) - torch.searchsorted(cells, cells)
     return order[place < most]
-
-
-def pad_by_class(points: Tensor, labels: Tensor) -> PaddedPoints:
-    """Points (n d) with labels (n), sorted by label, laid out as one padded block per class present."""
-    classes, counts = labels.unique_consecutive(return_counts=True)
-    row = torch.arange(len(classes), device=labels.device).repeat_interleave(counts)
-    place = torch.arange(len(labels), device=labels.device) - (counts.cumsum(0) - counts)[row]
-    padded = points.new_zeros(len(classes), int(counts.max()), points.shape[1])
-    padded[row, place] = points
-    valid = torch.arange(padded.shape[1], device=labels.device) < counts[:, None]
-    return PaddedPoints(classes, padded, valid)
 
 
 def _hash(index: Tensor, seed: int) -> Tensor:

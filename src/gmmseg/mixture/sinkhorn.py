@@ -36,14 +36,16 @@ def balanced_assignment(
         )
     if valid is None:
         valid = torch.ones(log_densities.shape[:2], dtype=torch.bool, device=log_densities.device)
-    utilities = _utilities(log_densities.float(), valid, scale_cost)
-    log_plan = _log_plan(utilities / epsilon, valid, iterations)
+    k = log_densities.shape[2]
+    # Components first: both reductions of Sinkhorn-Knopp then run along memory.
+    utilities = _utilities(log_densities.float().transpose(1, 2).contiguous(), valid[:, None], scale_cost)
+    log_plan = _log_plan(utilities / epsilon, valid[:, None], iterations)
     if hard:
-        few = valid.sum(1) < log_densities.shape[2]
+        few = valid.sum(1) < k
         log_plan = torch.where(few[:, None, None], utilities, log_plan)
-        plan = torch.nn.functional.one_hot(log_plan.argmax(-1), log_densities.shape[2]).float()
+        plan = torch.nn.functional.one_hot(log_plan.argmax(1), k).float()
     else:
-        plan = log_plan.exp()
+        plan = log_plan.exp().transpose(1, 2)
     return plan * valid[..., None]
 
 
@@ -58,24 +60,21 @@ def plain_assignment(log_densities: Tensor, valid: Tensor | None = None, *, hard
 
 
 def _utilities(log_densities: Tensor, valid: Tensor, scale_cost: bool) -> Tensor:
-    """-cost, finite everywhere, with 0 at absent points. Adding a constant to a row changes no plan."""
+    """-cost (c k m), finite everywhere, 0 at absent points. A constant added to a point changes no plan."""
     if scale_cost:
-        largest = (log_densities.abs() * valid[..., None]).amax(dim=(1, 2), keepdim=True)
+        largest = (log_densities.abs() * valid).amax(dim=(1, 2), keepdim=True)
         log_densities = log_densities / largest.clamp_min(torch.finfo(torch.float32).tiny)
-    utilities = log_densities - log_densities.amax(-1, keepdim=True)
-    return utilities.masked_fill(~valid[..., None], 0.0)
+    return (log_densities - log_densities.amax(1, keepdim=True)).masked_fill(~valid, 0.0)
 
 
 def _log_plan(log_kernel: Tensor, valid: Tensor, iterations: int) -> Tensor:
-    """Alternate columns and rows; the last word is the rows', so that each point is spent exactly once."""
-    c, _, k = log_kernel.shape
-    log_column_sum = (valid.sum(1).clamp_min(1).float() / k).log()[:, None, None]
-    absent = ~valid[..., None]
-    row = torch.zeros_like(log_kernel[..., :1])
-    column = log_kernel.new_zeros(c, 1, k)
+    """Alternate components and points, (c k m); points come last, so that each is spent exactly once."""
+    k = log_kernel.shape[1]
+    log_share = (valid.sum(2, keepdim=True).clamp_min(1).float() / k).log()
+    # Absent points weigh nothing in a component's sum; a class without points keeps potentials of zero.
+    absent = torch.zeros_like(valid, dtype=torch.float32).masked_fill(~valid, -torch.inf)
+    point = absent
     for _ in range(iterations):
-        masked = (log_kernel + row).masked_fill(absent, -torch.inf)
-        # A class with no point at all has an empty sum; its column potential is kept at zero.
-        column = (log_column_sum - masked.logsumexp(1, keepdim=True)).nan_to_num(posinf=0.0)
-        row = -(log_kernel + column).logsumexp(2, keepdim=True)
-    return log_kernel + column + row
+        component = (log_share - (log_kernel + point).logsumexp(2, keepdim=True)).nan_to_num(posinf=0.0)
+        point = absent - (log_kernel + component).logsumexp(1, keepdim=True)
+    return log_kernel + component + point

@@ -1,0 +1,43 @@
+import pytest
+import torch
+
+from gmmseg.mixture import ClassMixture, DiscriminativeMixture
+from gmmseg.mixture.winner import winning_evidence
+
+
+@pytest.mark.parametrize(("n", "c", "k"), [(1, 1, 1), (500, 4, 3), (3000, 150, 5)])
+def test_equals_the_largest_of_all_densities_and_so_does_its_gradient(n, c, k):
+    mixture = ClassMixture(c, k, 16)
+    mixture.means.normal_()
+    mixture.variances.uniform_(0.5, 2.0)
+    mixture.log_weights.uniform_(-2.0, 0.0)
+    blocks = (torch.randn(n, 16) + 3).requires_grad_()
+    plain = blocks.detach().clone().requires_grad_()
+    upstream = torch.randn(n, c)
+    ours, expected = mixture(blocks), mixture.evidence(mixture.log_density(plain))
+    torch.testing.assert_close(ours, expected, atol=1e-4, rtol=1e-4)
+    ours.backward(upstream)
+    expected.backward(upstream)
+    # Where two components tie to the last digit, either may win.
+    differs = ~torch.isclose(blocks.grad, plain.grad, atol=1e-3, rtol=1e-3).all(-1)
+    assert differs.float().mean() < 1e-2
+
+
+def test_is_float32_under_autocast():
+    mixture, points = ClassMixture(3, 2, 4), torch.randn(10, 4)
+    with torch.autocast("cpu", torch.bfloat16):
+        inside = mixture(points)
+    assert torch.equal(inside, mixture(points))
+
+
+def test_a_discriminative_mixture_still_gets_its_gradient():
+    mixture = DiscriminativeMixture(3, 2, 4)
+    mixture(torch.randn(5, 4)).sum().backward()
+    assert mixture.means.grad is not None
+
+
+def test_refuses_more_components_than_a_byte_can_tell_apart():
+    with pytest.raises(ValueError, match="255"):
+        winning_evidence(
+            torch.randn(2, 1), torch.randn(1, 256, 1), torch.ones(1, 256, 1), torch.zeros(1, 256)
+        )
