@@ -65,7 +65,9 @@ def build(request: pytest.FixtureRequest) -> Callable[[HeadSettings], Segmenter]
 def batch(height: int = 64, width: int = 96) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(1)
     images = torch.rand(2, 3, height, width, generator=generator)
-    labels = torch.randint(0, CLASSES - 1, (2, height, width), generator=generator)  # the last class is absent
+    labels = torch.randint(
+        0, CLASSES - 1, (2, height, width), generator=generator
+    )  # the last class is absent
     labels[:, :8] = IGNORE
     return images, labels
 

@@ -1,0 +1,112 @@
+import pytest
+import torch
+from torch.distributions import Independent, Normal
+
+from gmmseg.mixture import ClassMixture
+from gmmseg.models.heads import (
+    HEAD_PRESETS,
+    GMMHead,
+    HeadSettings,
+    SoftmaxHead,
+    head_settings,
+    make_head,
+    make_projection,
+)
+
+C, K, D, F = 3, 2, 4, 6
+
+
+def mixture(generator: torch.Generator, *, winner: bool = True) -> ClassMixture:
+    made = ClassMixture(C, K, D, winner=winner)
+    made.means.copy_(torch.randn(C, K, D, generator=generator))
+    made.variances.copy_(0.5 + torch.rand(C, K, D, generator=generator))
+    return made
+
+
+@pytest.mark.parametrize("winner", [True, False])
+def test_head_equals_a_loop_over_pixels(generator: torch.Generator, winner: bool) -> None:
+    head = GMMHead(F, mixture(generator, winner=winner), projection="linear", link="bayes")
+    features = torch.randn(2, F, 3, 5, generator=generator)
+    with torch.no_grad():
+        output = head(features)
+    for b, h, w in [(0, 0, 0), (1, 2, 4), (0, 1, 3)]:
+        point = head.projection(features[b, :, h, w])
+        torch.testing.assert_close(output.points[b, :, h, w], point)
+        for c in range(C):
+            components = Normal(head.mixture.means[c], head.mixture.variances[c].sqrt())
+            log_densities = Independent(components, 1).log_prob(point)
+            torch.testing.assert_close(
+                output.log_densities[b, c, :, h, w], log_densities, rtol=1e-4, atol=1e-4
+            )
+            weighted = log_densities + torch.tensor(1 / K).log()
+            evidence = weighted.max() if winner else weighted.logsumexp(0)
+            torch.testing.assert_close(output.evidence[b, c, h, w], evidence, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(output.logits.softmax(1), output.evidence.softmax(1))  # uniform prior
+
+
+@pytest.mark.parametrize("name", HEAD_PRESETS)
+def test_maps_and_rows_agree(generator: torch.Generator, name: str) -> None:
+    head = make_head(head_settings(name), F, C).eval()
+    features = torch.randn(2, F, 3, 5, generator=generator)
+    with torch.no_grad():
+        maps, rows = head(features), head.classify(features.permute(0, 2, 3, 1).reshape(-1, F))
+    torch.testing.assert_close(maps.logits.permute(0, 2, 3, 1).reshape(-1, C), rows.logits)
+    torch.testing.assert_close(maps.points.permute(0, 2, 3, 1).flatten(0, 2), rows.points)
+
+
+def test_channels_last_is_never_copied(generator: torch.Generator) -> None:
+    head = make_head(HeadSettings(dim=D, components=K), F, C)
+    features = torch.randn(2, F, 3, 5, generator=generator).contiguous(memory_format=torch.channels_last)
+    seen = []
+    head.projection.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]))
+    output = head(features)
+    assert seen[0].data_ptr() == features.data_ptr()
+    for maps in (output.logits, output.points, output.evidence):
+        assert maps.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_gradient_reaches_the_network_and_never_a_mixture(generator: torch.Generator) -> None:
+    features = torch.randn(2, F, 3, 5, generator=generator, requires_grad=True)
+    em, gradient = (
+        make_head(HeadSettings(dim=D, components=K, discriminative=flag), F, C) for flag in (False, True)
+    )
+    for head in (em, gradient):
+        head(features).logits.sum().backward()
+    assert features.grad.abs().sum() > 0
+    assert not em.mixture.means.requires_grad
+    assert em.mixture.variances.grad is None
+    assert any(value.grad is not None for value in gradient.mixture.parameters())
+
+
+@pytest.mark.parametrize("name", ["l2", "reference"])
+def test_unit_length_projections(generator: torch.Generator, name: str) -> None:
+    points = make_projection(name, F, D)(torch.randn(10, F, generator=generator))
+    torch.testing.assert_close(points.norm(dim=-1), torch.ones(10))
+
+
+def test_softmax_head_is_one_convolution(generator: torch.Generator) -> None:
+    head = SoftmaxHead(F, C)
+    features = torch.randn(2, F, 3, 5, generator=generator)
+    output = head(features)
+    expected = torch.einsum("cf,bfhw->bchw", head.classifier.weight[:, :, 0, 0], features)
+    torch.testing.assert_close(output.logits, expected + head.classifier.bias[:, None, None])
+    assert output.points is features
+    assert output.evidence is None
+
+
+def test_presets_are_the_three_forms_of_the_method() -> None:
+    assert (HEAD_PRESETS["paper"].projection, HEAD_PRESETS["paper"].link) == ("linear", "bayes")
+    assert (HEAD_PRESETS["reference"].projection, HEAD_PRESETS["reference"].link) == (
+        "reference",
+        "class_norm",
+    )
+    assert head_settings("gmm") == HEAD_PRESETS["default"]
+
+
+def test_refusals() -> None:
+    with pytest.raises(ValueError, match=r"unknown projection 'cosine'.*linear"):
+        make_projection("cosine", F, D)
+    with pytest.raises(ValueError, match="unknown kind"):
+        HeadSettings(kind="svm")
+    with pytest.raises(ValueError, match="unknown link"):
+        make_head(HeadSettings(link="probit"), F, C)

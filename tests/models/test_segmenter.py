@@ -1,0 +1,143 @@
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from gmmseg.labels import IGNORE
+from gmmseg.models.fcn import auxiliary_head
+from gmmseg.models.features import Features
+from gmmseg.models.heads import HeadSettings, make_head
+from gmmseg.models.segmenter import Segmenter, component_cross_entropy, shrink_labels
+
+C, K, D = 3, 2, 4
+
+
+class Strided(nn.Module):
+    """Features at stride 2, with an auxiliary map."""
+
+    out_channels, stride = 5, 2
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.backbone = nn.Conv2d(3, 5, 2, stride=2)
+
+    def forward(self, images: torch.Tensor) -> Features:
+        maps = self.backbone(images)
+        return Features(maps, (maps,))
+
+
+@pytest.fixture
+def segmenter() -> Segmenter:
+    torch.manual_seed(0)
+    head = make_head(HeadSettings(components=K, dim=D), 5, C)
+    heads = (auxiliary_head(5, C, channels=4), auxiliary_head(5, C, channels=4))
+    made = Segmenter(Strided(), head, mean=(0.1, 0.2, 0.3), std=(0.5, 0.6, 0.7), auxiliary_heads=heads[:1])
+    return made.train()
+
+
+@pytest.fixture
+def batch(generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+    labels = torch.randint(0, C, (2, 8, 12), generator=generator)
+    labels[0, :3] = IGNORE
+    return torch.rand(2, 3, 8, 12, generator=generator), labels
+
+
+def test_images_are_normalised_inside(segmenter: Segmenter, batch: tuple) -> None:
+    seen = segmenter.normalise(batch[0])
+    expected = (batch[0] - torch.tensor([0.1, 0.2, 0.3]).view(3, 1, 1)) / torch.tensor([0.5, 0.6, 0.7]).view(
+        3, 1, 1
+    )
+    torch.testing.assert_close(seen, expected)
+    assert not {"mean", "std"} & set(segmenter.state_dict())
+
+
+def test_posterior_loss_is_the_mean_over_labelled_pixels(segmenter: Segmenter, batch: tuple) -> None:
+    images, labels = batch
+    output = segmenter(images)
+    full = F.interpolate(output.logits, size=labels.shape[-2:], mode="bilinear", align_corners=False)
+    log_posterior = full.log_softmax(1)
+    each = [
+        -log_posterior[b, labels[b, h, w], h, w]
+        for b in range(2)
+        for h in range(8)
+        for w in range(12)
+        if labels[b, h, w] != IGNORE
+    ]
+    torch.testing.assert_close(segmenter.losses(output, labels)["posterior"], torch.stack(each).mean())
+
+
+def test_component_loss_equals_a_loop(generator: torch.Generator) -> None:
+    log_densities = torch.randn(2, C, K, 3, 5, generator=generator)
+    labels = torch.randint(0, C, (2, 3, 5), generator=generator)
+    labels[1, 0] = IGNORE
+    each = []
+    for b, h, w in (labels != IGNORE).nonzero().tolist():
+        row = log_densities[b, :, :, h, w]
+        each.append(row.flatten().logsumexp(0) - row[labels[b, h, w]].max())
+    torch.testing.assert_close(component_cross_entropy(log_densities, labels), torch.stack(each).mean())
+
+
+def test_component_number_255_is_learned_from(generator: torch.Generator) -> None:
+    """With more than 255 components one of them has the number of the ignore label."""
+    log_densities = torch.zeros(1, 64, 5, 1, 1)
+    losses = []
+    for label in range(64):
+        losses.append(component_cross_entropy(log_densities, torch.full((1, 1, 1), label)))
+    torch.testing.assert_close(torch.stack(losses), torch.full((64,), math.log(320)))
+
+
+def test_all_ignored_batch_costs_nothing(segmenter: Segmenter, batch: tuple) -> None:
+    images, labels = batch
+    terms = segmenter.losses(segmenter(images), torch.full_like(labels, IGNORE), component=True)
+    assert set(terms) == {"posterior", "component", "auxiliary"}
+    assert all(term == 0.0 for term in terms.values())
+    sum(terms.values()).backward()
+    assert all(value.grad.isfinite().all() for value in segmenter.parameters() if value.grad is not None)
+
+
+def test_terms_come_when_asked_for(segmenter: Segmenter, batch: tuple) -> None:
+    images, labels = batch
+    assert set(segmenter.losses(segmenter(images), labels)) == {"posterior", "auxiliary"}
+    assert set(segmenter.eval().losses(segmenter(images), labels)) == {"posterior"}
+
+
+def test_auxiliary_loss_is_the_mean_of_its_heads(segmenter: Segmenter, batch: tuple) -> None:
+    images, labels = batch
+    output = segmenter(images)
+    logits = F.interpolate(output.auxiliary[0], size=labels.shape[-2:], mode="bilinear", align_corners=False)
+    expected = F.cross_entropy(logits, labels, ignore_index=IGNORE)
+    torch.testing.assert_close(segmenter.losses(output, labels)["auxiliary"], expected)
+
+
+def test_em_points_are_pixels_with_their_labels(segmenter: Segmenter, batch: tuple) -> None:
+    images, labels = batch
+    output = segmenter(images)
+    points, small, groups = segmenter.em_points(output, labels)
+    assert not points.requires_grad
+    n = 0
+    for b in range(2):
+        for h in range(4):
+            for w in range(6):
+                assert torch.equal(points[n], output.points[b, :, h, w])
+                assert small[n] == labels[b, 2 * h + 1, 2 * w + 1]  # the pixel at the cell's centre
+                assert groups[n] == b
+                n += 1
+    assert n == len(points)
+
+
+def test_labels_shrink_without_inventing_any(generator: torch.Generator) -> None:
+    labels = torch.randint(0, 255, (1, 9, 13), generator=generator)
+    small = shrink_labels(labels, (4, 5))
+    assert small.dtype == labels.dtype
+    assert set(small.unique().tolist()) <= set(labels.unique().tolist())
+
+
+def test_plain_maps_are_features_too(batch: tuple) -> None:
+    network = Strided()
+    network.forward = lambda images: network.backbone(images)  # type: ignore[method-assign]
+    segmenter = Segmenter(network, make_head(HeadSettings(kind="softmax"), 5, C))
+    assert segmenter(batch[0]).logits.shape == (2, C, 4, 6)
+    assert segmenter.stride == 2
+    assert segmenter.backbone is network.backbone
