@@ -62,7 +62,7 @@ def overlay(
 
 def _stripes(height: int, width: int) -> np.ndarray:
     """Diagonal stripes (h w) bool, as wide as the image is large."""
-    period = max(4, min(height, width) // 40)
+    period = max(4, min(height, width) // 25)
     return (np.arange(height)[:, None] + np.arange(width)) % period < period // 2
 
 

@@ -1,0 +1,1 @@
+"""Numbers as things people look at: tables, charts, one HTML page. Needs no model."""

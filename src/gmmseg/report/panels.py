@@ -1,0 +1,97 @@
+"""What models make of an image, picture beside picture."""
+
+import io
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from gmmseg.inference.pictures import Colours, heat_colours, heat_limits, overlay, palette
+from gmmseg.labels import IGNORE
+from gmmseg.report.sections import Figure, Gallery
+
+LONGEST_SIDE = 480  # pixels: pictures in a report are looked at, not measured
+
+
+@dataclass(frozen=True)
+class ModelMaps:
+    """What one model says: ``labels`` (h w) uint8, ``confidence`` (h w) in [0, 1], ``anomaly`` (h w)."""
+
+    labels: np.ndarray
+    confidence: np.ndarray
+    anomaly: np.ndarray
+    threshold: float | None = None
+
+
+@dataclass(frozen=True)
+class Example:
+    """An image (h w 3) uint8 and what each model makes of it, the subject first and its twin after it.
+
+    ``labels`` (h w): train ids and IGNORE. ``unknown`` (h w): an anomaly set's mask, 0, 1 and IGNORE.
+    """
+
+    name: str
+    image: np.ndarray
+    models: Mapping[str, ModelMaps]
+    labels: np.ndarray | None = None
+    unknown: np.ndarray | None = None
+
+
+def panel(example: Example, colours: Colours) -> Gallery:
+    """Rows of four: image or ground truth, then prediction, confidence and anomaly of each model."""
+    example = _enlarged(example)
+    left = [_tile(Image.fromarray(example.image), "image", example)]
+    if example.labels is not None:
+        left.append(_tile(overlay(example.image, example.labels, colours, opacity=0.85), "labels", example))
+    if example.unknown is not None:
+        left.append(_tile(_mask(example.unknown), "unknown objects (white)", example))
+    pictures: list[Figure] = []
+    rows = [_model_row(example, name, maps, colours) for name, maps in example.models.items()]
+    for number in range(max(len(left), len(rows))):
+        pictures += left[number : number + 1] + (rows[number] if number < len(rows) else [])
+    return Gallery(example.name, tuple(pictures), columns=4)
+
+
+def _enlarged(example: Example) -> Example:
+    """Small images with every pixel repeated, so that neither stripes nor a browser blur them."""
+    factor = max(1, LONGEST_SIDE // max(example.image.shape[:2]))
+
+    def repeat(values: np.ndarray | None) -> Any:
+        return None if values is None else values.repeat(factor, 0).repeat(factor, 1)
+
+    models = {
+        name: ModelMaps(repeat(maps.labels), repeat(maps.confidence), repeat(maps.anomaly), maps.threshold)
+        for name, maps in example.models.items()
+    }
+    return Example(
+        example.name, repeat(example.image), models, repeat(example.labels), repeat(example.unknown)
+    )
+
+
+def _model_row(example: Example, name: str, maps: ModelMaps, colours: Colours) -> list[Figure]:
+    unknown = None if maps.threshold is None else maps.anomaly > maps.threshold
+    low, high = heat_limits(maps.anomaly, maps.threshold)
+    striped = ", unknown striped" if unknown is not None else ""
+    prediction = overlay(palette(colours)[maps.labels], maps.labels, colours, unknown)
+    doubt = Image.fromarray(heat_colours(1 - maps.confidence, 0, 1))
+    anomaly = Image.fromarray(heat_colours(maps.anomaly, low, high))
+    return [
+        _tile(prediction, f"{name}: prediction{striped}", example),
+        _tile(doubt, f"{name}: confidence, 1 (dark) to 0 (bright)", example),
+        _tile(anomaly, f"{name}: anomaly score, {low:.3g} (dark) to {high:.3g} (bright)", example),
+    ]
+
+
+def _mask(unknown: np.ndarray) -> Image.Image:
+    """White where unknown, black where known, grey where it does not count."""
+    grey = np.select([unknown == 1, unknown == IGNORE], [255, 110], default=0)
+    return Image.fromarray(grey.astype(np.uint8)).convert("RGB")
+
+
+def _tile(picture: Image.Image, caption: str, example: Example) -> Figure:
+    picture.thumbnail((LONGEST_SIDE, LONGEST_SIDE))
+    buffer = io.BytesIO()
+    picture.save(buffer, "jpeg", quality=88)
+    return Figure(buffer.getvalue(), "jpeg", f"{caption} of {example.name}", caption)
