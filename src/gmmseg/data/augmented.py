@@ -36,6 +36,8 @@ class AugmentedDataset(Dataset[Sample]):
         return len(self.dataset)
 
     def __getitem__(self, index: int) -> Sample:
+        if index < 0:
+            raise ValueError(f"negative index {index}: indices count looks at samples, from 0 up")
         key = np.random.SeedSequence((self.seed, self.epoch, index)).generate_state(1, np.uint64)[0]
         generator = torch.Generator().manual_seed(int(key >> 1))
         return self.transform(self.dataset[index % len(self.dataset)], generator)

@@ -44,11 +44,12 @@ def read_mat(path: Path) -> np.ndarray:
     from scipy.io import loadmat  # a second of import that only this conversion needs
 
     try:
-        raw = np.asarray(loadmat(path, variable_names=["S"])["S"])
-    except KeyError as error:
-        raise DataError(f"{path}: has no field S; is it a COCO-Stuff 10k annotation?") from error
-    except (OSError, ValueError, TypeError, NotImplementedError) as error:
+        fields = loadmat(path, variable_names=["S"])
+    except Exception as error:  # a damaged file makes the reader fail in a dozen ways
         raise DataError(f"{path}: cannot be read as a .mat file ({error}); fetch it again") from error
+    if "S" not in fields:
+        raise DataError(f"{path}: has no field S; is it a COCO-Stuff 10k annotation?")
+    raw = np.asarray(fields["S"])
     table = np.full(256, 255, np.uint8)
     for raw_id, stored in stored_ids().items():
         table[raw_id] = stored

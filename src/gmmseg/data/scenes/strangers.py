@@ -22,11 +22,8 @@ def animal(drawing: Sketch, x: float, z: float, size: float, rng: Random) -> flo
             tone(coat, 0.8),
         )
     drawing.ellipse(x, leg + 0.25 * size, z, length, 0.55 * size, coat)
-    neck = x + way * 0.45 * length
-    drawing.polygon(
-        [(neck - 0.15 * size, leg + 0.3 * size, z), (neck + 0.12 * size, leg + 0.2 * size, z),
-         (neck + way * 0.25 * size, size, z), (neck + way * 0.05 * size, size, z)], coat,
-    )  # fmt: skip
+    neck = x + way * 0.4 * length
+    drawing.line((neck, leg + 0.3 * size, z), (neck + way * 0.22 * size, size, z), 0.22 * size, coat)
     drawing.ellipse(neck + way * 0.25 * size, size, z, 0.42 * size, 0.24 * size, coat)
     if rng.random() < 0.5:
         spot = pick(rng, (WHITE, DARK, *WOOD))
