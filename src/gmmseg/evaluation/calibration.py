@@ -8,10 +8,11 @@ from gmmseg.labels import IGNORE
 
 
 class CalibrationError(PooledMetric):
-    """Expected calibration error of posteriors, pooled over all labelled pixels, in equal-width bins (lo, hi].
+    """Expected calibration error of posteriors, pooled over all labelled pixels, in equal-width bins (lo,
+    hi].
 
-    With ``num_classes`` the class-wise error is computed too: every class's own probability against how often that
-    class is the true one, averaged over classes.
+    With ``num_classes`` the class-wise error is computed too: every class's own probability against how
+    often that class is the true one, averaged over classes.
     """
 
     counts: Tensor
@@ -45,8 +46,8 @@ class CalibrationError(PooledMetric):
     def _check(self, posterior: Tensor, labels: Tensor, source: str) -> None:
         if posterior.shape[:1] + posterior.shape[2:] != labels.shape:
             raise EvaluationError(
-                f"{where(source)}posterior {tuple(posterior.shape)} and labels {tuple(labels.shape)} differ in size; "
-                "upsample the posterior to the labels"
+                f"{where(source)}posterior {tuple(posterior.shape)} and labels {tuple(labels.shape)} differ in "
+                "size; upsample the posterior to the labels"
             )
         if self.num_classes not in (None, posterior.shape[1]):
             raise EvaluationError(

@@ -31,8 +31,8 @@ PRESETS = {"anomaly": Preset(500, 100), "obstacle": Preset(50, 10)}
 class ComponentMetrics(PooledMetric):
     """Mean sIoU and PPV and F1* of the components where ``score >= threshold``.
 
-    ``preset`` is "anomaly" or "obstacle", or a Preset. The protocol's threshold is the best pixel F1 on the same
-    split, ``AnomalyCurve.threshold_at_best_f1()``, so a set is gone through twice.
+    ``preset`` is "anomaly" or "obstacle", or a Preset. The protocol's threshold is the best pixel F1 on the
+    same split, ``AnomalyCurve.threshold_at_best_f1()``, so a set is gone through twice.
     """
 
     hits: Tensor
@@ -80,7 +80,8 @@ class ComponentMetrics(PooledMetric):
         """
         if self.true_components == 0:
             raise EvaluationError(
-                "no anomalous component is large enough to be judged in the whole set; check the masks and the preset"
+                "no anomalous component of the whole set is large enough to be judged; "
+                "check the masks and the preset"
             )
         f1 = 2 * self.hits / (2 * self.hits + self.misses + self.false_alarms)
         return {
@@ -96,8 +97,8 @@ class ComponentMetrics(PooledMetric):
 def component_overlaps(flagged: NDArray[np.bool_], mask: NDArray, preset: Preset) -> tuple[NDArray, NDArray]:
     """sIoU of every true component and PPV of every predicted one, of one image (h w).
 
-    True components that are too small become ignore before predictions on ignored pixels are removed, and those
-    before predicted components are measured.
+    True components that are too small become ignore before predictions on ignored pixels are removed, and
+    those before predicted components are measured.
     """
     true, true_sizes, small = _components(mask == 1, preset.smallest_true)
     allowed = (mask != IGNORE) & ~small
@@ -114,7 +115,7 @@ def component_overlaps(flagged: NDArray[np.bool_], mask: NDArray, preset: Preset
 
 
 def _components(region: NDArray[np.bool_], smallest: int) -> tuple[NDArray, NDArray, NDArray[np.bool_]]:
-    """Components (h w) numbered 1.. of at least ``smallest`` pixels, their sizes, and where (h w) smaller ones are."""
+    """Components (h w) numbered 1.. of at least ``smallest`` pixels, sizes, and where (h w) smaller ones are."""
     labels, count = ndimage.label(region, structure=_EIGHT_CONNECTED)
     sizes = np.bincount(labels.ravel(), minlength=count + 1)
     large = np.append(False, sizes[1:] >= smallest)

@@ -20,10 +20,10 @@ class AnomalyCurve(PooledMetric):
     """AUROC, AP and FPR95 of anomaly scores (higher = stranger, any range) against masks of 0, 1 and IGNORE.
 
     Ties are collapsed, infinities are legal, nothing is squashed or clipped. The state is 46 MB of counters
-    (see ``gmmseg.evaluation.tables``) however many pixels come, and it stays on the CPU. Sets of at most KEPT_PIXELS
-    pixels are exact; ``exact=True`` makes any set exact at the price of keeping every pixel. ``per_image=True`` also
-    keeps 16 kB per image, which ``confidence_intervals`` needs; each call of ``update`` is then one image, or a batch
-    (b h w) of images.
+    (see ``gmmseg.evaluation.tables``) however many pixels come, and it stays on the CPU. Sets of at most
+    KEPT_PIXELS pixels are exact; ``exact=True`` makes any set exact at the price of keeping every pixel.
+    ``per_image=True`` also keeps 16 kB per image, which ``confidence_intervals`` needs; each call of
+    ``update`` is then one image, or a batch (b h w) of images.
     """
 
     bins: Tensor
@@ -70,8 +70,8 @@ class AnomalyCurve(PooledMetric):
     def _forget(self) -> None:
         if any(part.dtype == torch.float64 for part in self.kept_normal):
             warnings.warn(
-                f"float64 scores of more than {KEPT_PIXELS} pixels are ranked as float32; use exact=True if scores "
-                "differ by less than float32 can tell",
+                f"float64 scores of more than {KEPT_PIXELS} pixels are ranked as float32; use exact=True if "
+                "scores differ by less than float32 can tell",
                 stacklevel=4,
             )
         self.kept_normal, self.kept_anomalous = [], []
@@ -152,8 +152,8 @@ class AnomalyCurve(PooledMetric):
         if anomalous in (0, pixels):
             missing = "anomalous" if anomalous == 0 else "normal"
             raise EvaluationError(
-                f"the {int(self.images)} images hold no {missing} pixel at all; detection is undefined on such a set "
-                "(are the masks' values 0 = normal, 1 = anomaly, 255 = ignore?)"
+                f"the {int(self.images)} images hold no {missing} pixel at all; detection is undefined on such "
+                "a set (are the masks' values 0 = normal, 1 = anomaly, 255 = ignore?)"
             )
 
     def _sync_dist(self, *args: Any, **kwargs: Any) -> None:

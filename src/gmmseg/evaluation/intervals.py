@@ -12,8 +12,8 @@ ATOMS = 512
 def summary(scores: NDArray) -> tuple[Array, Array]:
     """Scores (n) of one image and class as ATOMS weighted scores: (ATOMS) values and pixel counts.
 
-    Each atom stands for consecutive ranks, short runs at the top (where precision is decided) and longer ones below;
-    its value is the middle one. Surplus atoms have weight 0.
+    Each atom stands for consecutive ranks, short runs at the top (where precision is decided) and longer
+    ones below; its value is the middle one. Surplus atoms have weight 0.
     """
     values, weights = np.zeros(ATOMS), np.zeros(ATOMS)
     edges = _edges(len(scores))
@@ -57,8 +57,12 @@ def _replicate(
     while True:
         times = np.bincount(generator.integers(images, size=images), minlength=images)
         drawn = weights * times[image]
-        positives = np.bincount(group, weights=drawn * anomalous, minlength=len(thresholds))
-        negatives = np.bincount(group, weights=drawn * ~anomalous, minlength=len(thresholds))
+        positives = np.bincount(group, weights=drawn * anomalous, minlength=len(thresholds)).astype(
+            np.float64
+        )
+        negatives = np.bincount(group, weights=drawn * ~anomalous, minlength=len(thresholds)).astype(
+            np.float64
+        )
         if positives.any() and negatives.any():
             break
     ranked = ranking.Ranking(thresholds, positives, negatives, np.ones(len(thresholds), dtype=bool))

@@ -1,9 +1,10 @@
-"""Reading the tables of ``gmmseg.evaluation.tables``: which scores are inside a crowded bin, and how sure that is.
+"""Reading the tables of ``gmmseg.evaluation.tables``: which scores are inside a crowded bin, and how sure
+that is.
 
-Bins are fine enough where scores are spread. Where they crowd into a few bins, the folded tables tell what is inside:
-the counter a run of keys is counted in is never below the run's own count, and the amount by which the counters of a
-bin's runs exceed the bin's known total is how many pixels they can misplace. A bin is *opened* into its runs, and a
-bin or run into its single keys, where that lowers the bound on the error.
+Bins are fine enough where scores are spread. Where they crowd into a few bins, the folded tables tell what
+is inside: the counter a run of keys is counted in is never below the run's own count, and the amount by
+which the counters of a bin's runs exceed the bin's known total is how many pixels they can misplace. A bin
+is *opened* into its runs, and a bin or run into its single keys, where that lowers the bound on the error.
 """
 
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ _DOUBT = 0.5  # an order known up to this share of misplaced pairs is better tha
 
 @dataclass(frozen=True)
 class _Nodes:
-    """Intervals (g) of 2^``bits`` keys from ``start`` on, strangest first, with their pixels of either class."""
+    """Intervals (g) of 2^``bits`` keys from ``start`` on, strangest first, with their pixels per class."""
 
     start: NDArray[np.int64]
     bits: NDArray[np.int64]
@@ -41,7 +42,7 @@ class _Nodes:
 
 @dataclass(frozen=True)
 class _Slack:
-    """What opened nodes may have misplaced: pairs, precision summed over positives, pixels near 95 % recall."""
+    """What opened nodes may misplace: pairs, precision summed over positives, pixels near 95 % recall."""
 
     pairs: float = 0.0
     precision: float = 0.0
@@ -71,7 +72,7 @@ def _occupied(bins: NDArray) -> _Nodes:
 def _opened(
     nodes: _Nodes, slack: _Slack, bits: int, folded: NDArray, foldings: tuple[Folding, ...]
 ) -> tuple[_Nodes, _Slack]:
-    """The nodes, crowded ones of 2^``bits`` keys replaced by what ``folded`` (2 tables slots) holds of them."""
+    """The nodes, crowded ones of 2^``bits`` keys replaced by what ``folded`` (2 tables slots) holds."""
     spread, above = _precision_spread(nodes)
     chosen = _candidates(nodes, bits, spread)
     whole = nodes.at(chosen)
@@ -86,7 +87,7 @@ def _opened(
 
 
 def _precision_spread(nodes: _Nodes) -> tuple[Array, Array]:
-    """(g) the highest precision a positive of the node may see minus the lowest, and (g) pixels above the node."""
+    """(g) the highest less the lowest precision a positive of the node may see, and (g) pixels above it."""
     tp = np.cumsum(nodes.positives) - nodes.positives
     fp = np.cumsum(nodes.negatives) - nodes.negatives
     highest = (tp + nodes.positives) / np.maximum(tp + nodes.positives + fp, 1)
@@ -100,7 +101,7 @@ def _crossing(nodes: _Nodes) -> int:
 
 
 def _candidates(nodes: _Nodes, bits: int, spread: Array) -> NDArray[np.int64]:
-    """Nodes of 2^``bits`` keys worth opening: those with the largest parts in the error of AUROC, AP or FPR95."""
+    """Nodes of 2^``bits`` keys worth opening: the largest parts in the error of AUROC, AP or FPR95."""
     share = nodes.positives / nodes.positives.sum()
     gain = share * (nodes.negatives / nodes.negatives.sum() + spread)
     gain[_crossing(nodes)] += 1
@@ -116,7 +117,7 @@ def _runs(start: NDArray[np.int64], bits: int, run_bits: int) -> NDArray[np.int6
 def _inside(
     folded: NDArray, foldings: tuple[Folding, ...], starts: NDArray, totals: Array
 ) -> tuple[Array, Array]:
-    """(g m) estimated counts of the runs, summing to ``totals`` (g), and (g) the pixels that may be misplaced."""
+    """(g m) estimated counts of the runs, summing to ``totals`` (g), and (g) pixels that may be misplaced."""
     keys = starts.astype(np.uint32)
     counters = [table[folding.slots(keys)] for table, folding in zip(folded, foldings)]
     upper = np.minimum.reduce(counters).astype(np.float64)
@@ -126,7 +127,8 @@ def _inside(
 def _lowered(upper: Array, totals: Array) -> Array:
     """Rows (g m) less one constant each, cut at zero, so that they sum to ``totals`` (g).
 
-    Strangers that share the counters are many and far apart, so they raise all counters of a node about alike.
+    Strangers that share the counters are many and far apart, so they raise all counters of a node about
+    alike.
     """
     ordered = -np.sort(-upper, axis=1)
     excess = (np.cumsum(ordered, axis=1) - totals[:, None]) / np.arange(1, upper.shape[1] + 1)

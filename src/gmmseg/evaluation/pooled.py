@@ -54,7 +54,7 @@ def as_array(values: Tensor | np.ndarray) -> np.ndarray:
 def checked_pair(
     scores: Tensor | np.ndarray, mask: Tensor | np.ndarray, source: str
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Scores (...) float32 or float64 and mask (...) uint8 of 0, 1 and IGNORE, or an error naming ``source``."""
+    """Scores (...) float32 or float64, mask (...) uint8 of 0, 1, IGNORE; or an error naming ``source``."""
     scores, mask = as_array(scores), as_array(mask)
     if scores.shape != mask.shape:
         raise EvaluationError(
@@ -72,7 +72,7 @@ def _checked_scores(scores: np.ndarray, source: str) -> np.ndarray:
         return scores.astype(exact)
     if np.isnan(scores).any():
         raise EvaluationError(
-            f"{where(source)}{int(np.isnan(scores).sum())} scores are NaN; fix the model or the file that made them"
+            f"{where(source)}{int(np.isnan(scores).sum())} scores are NaN; fix what made them"
         )
     if scores.dtype == np.float16:
         if np.isinf(scores).any():

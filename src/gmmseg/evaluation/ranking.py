@@ -16,9 +16,9 @@ _NODES, _WEIGHTS = (_NODES + 1) / 2, _WEIGHTS / 2
 class Ranking:
     """Groups (g) of pixels, strangest first.
 
-    ``thresholds``: the lowest score of the group. ``positives`` and ``negatives``: its anomalous and normal pixels.
-    ``tied``: all pixels share one score; otherwise the group is an interval of scores whose inner order is
-    unknown and taken to be random.
+    ``thresholds``: the lowest score of the group. ``positives`` and ``negatives``: its anomalous and normal
+    pixels. ``tied``: all pixels share one score; otherwise the group is an interval of scores whose inner
+    order is unknown and taken to be random.
     """
 
     thresholds: Array
@@ -67,7 +67,7 @@ def average_precision(ranking: Ranking) -> float:
 
 
 def _mean_precision(tp: Array, fp: Array, positives: Array, negatives: Array) -> Array:
-    """(g) mean precision at the positives of groups in random order, after ``tp`` and ``fp`` stranger pixels."""
+    """(g) mean precision at the positives of groups in random order, below ``tp`` and ``fp`` others."""
     mean = np.zeros_like(tp)
     per_positive = negatives / (positives + 1)
     for node, weight in zip(_NODES, _WEIGHTS):
@@ -94,7 +94,7 @@ def fpr_at_tpr(ranking: Ranking, tpr: float = 0.95) -> float:
 
 
 def fpr_range(ranking: Ranking, tpr: float, misplaced: float) -> float:
-    """How far ``fpr_at_tpr`` can move when ``misplaced`` positives, and the order inside the groups, are unknown."""
+    """How far ``fpr_at_tpr`` can move while ``misplaced`` positives and the order in groups are unknown."""
     margin = misplaced / ranking.positives.sum()
     first, last = crossing(ranking, max(tpr - margin, 0.0)), crossing(ranking, min(tpr + margin, 1.0))
     if first == last and ranking.tied[first]:
@@ -103,7 +103,7 @@ def fpr_range(ranking: Ranking, tpr: float, misplaced: float) -> float:
 
 
 def threshold_at_tpr(ranking: Ranking, tpr: float) -> float:
-    """The highest threshold at which ``score >= threshold`` finds at least ``tpr`` of the anomalous pixels."""
+    """The highest threshold at which ``score >= threshold`` finds at least ``tpr`` of the anomalies."""
     return float(ranking.thresholds[crossing(ranking, tpr)])
 
 

@@ -1,15 +1,16 @@
 """Counting float32 scores of any range in constant memory: linear tables over their bit patterns.
 
-The bits of a float32, suitably flipped, are an unsigned integer (the *key*) that orders like the number. Three kinds
-of tables count keys. All are plain sums, so they merge exactly and no order can matter:
+The bits of a float32, suitably flipped, are an unsigned integer (the *key*) that orders like the number.
+Three kinds of tables count keys. All are plain sums, so they merge exactly and no order can matter:
 
-- ``bins`` has a counter of its own for each value of a key's upper 21 bits, 4,096 bins per octave of either sign;
+- ``bins`` has a counter of its own for each value of a key's upper 21 bits, 4,096 bins per octave of either
+  sign;
 - ``groups`` counts runs of 64 consecutive keys, modulo its size: two octaves fit without sharing a counter;
 - ``single`` counts single keys, modulo its size, twice over.
 
-Tables that count modulo their size share counters between distant scores; a pseudo-random shift for each stretch
-of keys as long as the table keeps those meetings accidental, and differently so in the two rows of ``single``.
-``gmmseg.evaluation.opening`` reads the tables back.
+Tables that count modulo their size share counters between distant scores; a pseudo-random shift for each
+stretch of keys as long as the table keeps those meetings accidental, and differently so in the two rows of
+``single``. ``gmmseg.evaluation.opening`` reads the tables back.
 """
 
 from dataclasses import dataclass
@@ -58,7 +59,7 @@ def scores(keys: NDArray[np.uint32]) -> NDArray[np.float64]:
 
 
 def count_(bins: NDArray, folded: NDArray, values: NDArray[np.float32], anomalous: NDArray[np.bool_]) -> None:
-    """Add scores (n) to ``bins`` (2 bins) and ``folded`` (tables 2 slots): [0] counts all, [1] the anomalous."""
+    """Add scores (n) to ``bins`` (2 bins) and ``folded`` (tables 2 slots): [0] all, [1] the anomalous."""
     for start in range(0, len(values), _CHUNK):
         chunk = keys(values[start : start + _CHUNK])
         _count_keys_(bins[0], folded[:, 0], chunk)

@@ -1,0 +1,173 @@
+"""results.json: the numbers, and everything needed to know what they mean."""
+
+import json
+import math
+import os
+import platform
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from gmmseg.evaluation.calibration import CalibrationError
+from gmmseg.evaluation.components import ComponentMetrics
+from gmmseg.evaluation.confusion import ConfusionMatrix
+from gmmseg.evaluation.detection import AnomalyCurve
+from gmmseg.evaluation.pooled import EvaluationError
+
+FORMAT = 1
+_LIBRARIES = ("gmmseg", "torch", "numpy", "scipy", "torchmetrics")
+
+CLOSED_SET_PROTOCOL = {
+    "miou": "one confusion matrix over the set at label resolution, ignored pixels dropped, "
+    "mean over classes that occur",
+    "ece": "15 equal-width bins of the top posterior, pooled over all labelled pixels, l1",
+}
+ANOMALY_PROTOCOL = {
+    "pooling": "every pixel of every image, ignored ones dropped, raw scores upsampled to the mask",
+    "auroc": "trapezoid over distinct thresholds",
+    "ap": "sum of precision x recall step over distinct thresholds",
+    "fpr95": "false positive rate at the first threshold whose true positive rate is >= 0.95",
+    "components": "SegmentMeIfYouCan: threshold of the best pixel F1 on the same set, 8-connected, "
+    "sIoU and PPV thresholds 0.25..0.75",
+    "intervals": "bootstrap over images, 1000 draws, 95 % percentile, from 512-atom summaries of each image",
+}
+
+
+def closed_set_entry(
+    confusion: ConfusionMatrix, calibration: CalibrationError | None = None, names: tuple[str, ...] = ()
+) -> dict[str, Any]:
+    """One closed set's part of the results, from metrics that have seen all of it."""
+    figures = {key: plain(value) for key, value in confusion.compute().items()}
+    classes = names or tuple(str(index) for index in range(confusion.num_classes))
+    entry: dict[str, Any] = {
+        "task": "closed_set",
+        "metrics": {key: figures[key] for key in ("miou", "pixel_accuracy", "mean_accuracy")},
+        "classes": {
+            name: {"iou": iou, "accuracy": accuracy}
+            for name, iou, accuracy in zip(classes, figures["iou"], figures["accuracy"])
+        },
+        "images": int(confusion.images),
+        "pixels": int(confusion.counts.sum()),
+        "ignored_pixels": int(confusion.ignored),
+        "protocol": CLOSED_SET_PROTOCOL,
+    }
+    if calibration is not None:
+        entry["metrics"].update({key: plain(value) for key, value in calibration.compute().items()})
+        entry["reliability"] = {key: plain(value) for key, value in calibration.reliability().items()}
+    return entry
+
+
+def anomaly_entry(
+    curves: Mapping[str, AnomalyCurve], components: Mapping[str, ComponentMetrics] | None = None
+) -> dict[str, Any]:
+    """One anomaly set's part of the results: one or more named scores, all over the same pixels."""
+    counts = [curve.counts() for curve in curves.values()]
+    if any(count != counts[0] for count in counts):
+        raise EvaluationError("the scores of one set have seen different pixels; evaluate them together")
+    return {
+        "task": "anomaly",
+        "scores": {name: _score_entry(curve, (components or {}).get(name)) for name, curve in curves.items()},
+        "images": counts[0]["images"],
+        "pixels": counts[0]["pixels"],
+        "anomalous_pixels": counts[0]["anomalous"],
+        "ignored_pixels": counts[0]["ignored"],
+        "protocol": ANOMALY_PROTOCOL,
+    }
+
+
+def _score_entry(curve: AnomalyCurve, components: ComponentMetrics | None) -> dict[str, Any]:
+    entry: dict[str, Any] = {key: plain(value) for key, value in curve.compute().items()}
+    if components is not None:
+        entry["components"] = {key: plain(value) for key, value in components.compute().items()}
+    if curve.per_image:
+        entry["intervals"] = {key: list(value) for key, value in curve.confidence_intervals().items()}
+    return entry
+
+
+def build_results(
+    name: str,
+    sets: Mapping[str, Mapping[str, Any]],
+    *,
+    seeds: Mapping[str, int] | None = None,
+    settings: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Results of the run or model ``name``: entries by set, with versions, seeds and settings."""
+    return {
+        "format": FORMAT,
+        "name": name,
+        "sets": {key: dict(entry) for key, entry in sets.items()},
+        "seeds": dict(seeds or {}),
+        "settings": dict(settings or {}),
+        "versions": versions(),
+    }
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python and of the libraries the figures depend on."""
+    found = {"python": platform.python_version()}
+    for library in _LIBRARIES:
+        try:
+            found[library] = version(library)
+        except PackageNotFoundError:
+            found[library] = "not installed as a package"
+    return found
+
+
+def plain(value: Any) -> Any:
+    """Tensors, arrays and NumPy numbers as what JSON knows."""
+    if isinstance(value, Tensor | np.ndarray | np.generic):
+        return value.tolist()
+    return value
+
+
+def write_results(results: Mapping[str, Any], path: str | Path) -> None:
+    """Write ``results`` as JSON, whole or not at all; NaN and infinities become "nan", "inf", "-inf"."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        temporary.write_text(
+            json.dumps(_encoded(results), indent=2, allow_nan=False) + "\n", encoding="utf-8"
+        )
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def load_results(path: str | Path) -> dict[str, Any]:
+    """Results as they were written; a folder stands for the results.json in it."""
+    path = Path(path)
+    path = path / "results.json" if path.is_dir() else path
+    try:
+        results = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise EvaluationError(f"{path}: no such results file; write one with `gmmseg evaluate`") from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise EvaluationError(f"{path}: not JSON ({error}); write it again with `gmmseg evaluate`") from error
+    if not isinstance(results, dict) or results.get("format") != FORMAT or "sets" not in results:
+        raise EvaluationError(f"{path}: not a results file of format {FORMAT}; write it again")
+    return _decoded(results)
+
+
+_NON_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
+
+
+def _encoded(value: Any) -> Any:
+    value = plain(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return "nan" if math.isnan(value) else ("inf" if value > 0 else "-inf")
+    if isinstance(value, Mapping):
+        return {str(key): _encoded(item) for key, item in value.items()}
+    return [_encoded(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _decoded(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: item if key == "name" else _decoded(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_decoded(item) for item in value]
+    return _NON_FINITE.get(value, value) if isinstance(value, str) else value
