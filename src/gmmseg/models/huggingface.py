@@ -190,7 +190,16 @@ def _only_classifier(model: Any) -> str:
             f"{type(model).__name__}: {len(names)} layers could be its classifier ({', '.join(names)}); "
             'name the one that makes class scores: convert(model, classifier="...")'
         )
-    return names[0]
+    return _outermost(model, names[0])
+
+
+def _outermost(model: nn.Module, name: str) -> str:
+    """The largest block around a layer that has no parameters but the layer's, as it may look into it."""
+    size = sum(value.numel() for value in model.get_submodule(name).parameters())
+    parent = name.rpartition(".")[0]
+    while parent and sum(value.numel() for value in model.get_submodule(parent).parameters()) == size:
+        name, parent = parent, parent.rpartition(".")[0]
+    return name
 
 
 def rebuild_transformers(source: dict[str, Any]) -> nn.Module:

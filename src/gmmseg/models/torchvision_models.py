@@ -24,7 +24,7 @@ class TorchvisionFeatures(FeatureExtractor):
     def __init__(self, model: Any) -> None:
         super().__init__()
         self.backbone = model.backbone
-        self.decoder = model.classifier[:-1]
+        self.decoder = nn.Sequential(*list(model.classifier)[:-1])
         self.out_channels = model.classifier[-1].in_channels
         if model.aux_classifier is not None:
             self.auxiliary_channels = (model.aux_classifier[0].in_channels,)
