@@ -35,6 +35,11 @@ class Batch:
     labels: Tensor
     names: list[str]
 
+    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> "Batch":
+        """The same batch on ``device``."""
+        images = self.images.to(device, non_blocking=non_blocking)
+        return Batch(images, self.labels.to(device, non_blocking=non_blocking), self.names)
+
     def pin_memory(self) -> "Batch":
         return Batch(self.images.pin_memory(), self.labels.pin_memory(), self.names)
 

@@ -1,7 +1,7 @@
-"""One street scene from start to end: weather, ground, lots on both sides, things, and the photograph of
-it."""
+"""One street scene from start to end: weather, ground, lots on both sides, things, and its photograph."""
 
 import math
+from collections.abc import Callable
 from random import Random
 
 import numpy as np
@@ -10,13 +10,17 @@ from PIL import Image, ImageFilter
 from gmmseg.data.scenes.buildings import Facade, paint_building, paint_fence, paint_skyline
 from gmmseg.data.scenes.camera import Camera
 from gmmseg.data.scenes.canvas import Canvas, rgb
+from gmmseg.data.scenes.cars import paint_car
 from gmmseg.data.scenes.ground import Street, paint_ground
 from gmmseg.data.scenes.strangers import paint_stranger
-from gmmseg.data.scenes.things import paint_car, paint_person, paint_pole, paint_sign, paint_tree
+from gmmseg.data.scenes.things import paint_person, paint_pole, paint_sign, paint_tree
 from gmmseg.data.scenes.weather import Weather, draw_weather, light_up, paint_sky
 
 STRANGER = 254
 """Label of an unknown thing while the scene is painted."""
+
+Paint = Callable[[Canvas, float, float, Random], None]
+"""Paints one thing that stands at (x, z)."""
 
 
 def draw_scene(key: tuple[int, ...], size: tuple[int, int], strangers: bool) -> tuple[np.ndarray, np.ndarray]:
@@ -71,24 +75,26 @@ def _paint_park(canvas: Canvas, edge: float, start: float, end: float, rng: Rand
 
 def _paint_things(canvas: Canvas, street: Street, rng: Random, strange: Random | None) -> None:
     """Cars, people, poles, signs and street trees, farthest first; unknown things among them if asked for."""
-    things = []
+    things: list[tuple[float, Paint, float, Random]] = []
 
-    def add(paint, count: int, low: float, high: float, near: float, far: float, source) -> None:
+    def add(
+        paint: Paint, count: int, low: float, high: float, near: float, far: float, source: Random
+    ) -> None:
         for _ in range(count):
             # Uniform in 1/z: as many near things as far ones in the picture, as a driver sees them.
             z = 1 / source.uniform(1 / far, 1 / near)
             things.append((z, paint, source.uniform(*sorted((low, high))), _own(source)))
 
     far = min(45.0, street.length)
-    add(paint_car, rng.randrange(0, 4), street.left + 1, street.right - 1, 6, far, rng)
+    add(paint_car, rng.randrange(4), street.left + 1, street.right - 1, 6, far, rng)
     for side in (-1, 1):
         kerb, edge = street.kerb(side), street.edge(side)
-        add(paint_car, rng.randrange(0, 3), kerb - side * 1.1, kerb - side * 0.9, 5, far, rng)
-        add(paint_person, rng.randrange(0, 4), kerb, edge, 3.5, 20, rng)
-        add(paint_pole, rng.randrange(0, 3), kerb, edge, 4, 30, rng)
-        add(paint_sign, rng.randrange(0, 3), kerb, edge, 4, 22, rng)
-        add(paint_tree, rng.randrange(0, 2), kerb, edge, 5, 35, rng)
-    add(paint_person, rng.randrange(0, 3), street.left, street.right, 5, 25, rng)
+        add(paint_car, rng.randrange(3), kerb - side * 1.1, kerb - side * 0.9, 5, far, rng)
+        add(paint_person, rng.randrange(4), kerb, edge, 3.5, 20, rng)
+        add(paint_pole, rng.randrange(3), kerb, edge, 4, 30, rng)
+        add(paint_sign, rng.randrange(3), kerb, edge, 4, 22, rng)
+        add(paint_tree, rng.randrange(2), kerb, edge, 5, 35, rng)
+    add(paint_person, rng.randrange(3), street.left, street.right, 5, 25, rng)
     if strange is not None:
         count = strange.choices((0, 1, 2, 3), (0.08, 0.42, 0.3, 0.2))[0]
         add(_stranger, count, street.left - 0.5, street.right + 0.5, 3.5, 16, strange)
@@ -110,7 +116,5 @@ def _photograph(canvas: Canvas, rng: Random, grain: np.random.Generator) -> np.n
     image = tones.astype(np.uint8)[np.clip(image * 255, 0, 255).astype(np.uint8)]
     picture = Image.fromarray(np.ascontiguousarray(image.transpose(1, 2, 0)))
     picture = picture.filter(ImageFilter.GaussianBlur(rng.uniform(0.3, 0.8) * max(1.0, height / 256)))
-    noise = grain.standard_normal((height, width, 3), dtype=np.float32) * np.float32(
-        255 * rng.uniform(0.01, 0.04)
-    )
+    noise = grain.standard_normal((height, width, 3), dtype=np.float32) * (255 * rng.uniform(0.01, 0.04))
     return np.clip(np.asarray(picture, dtype=np.float32) + noise, 0, 255).astype(np.uint8)

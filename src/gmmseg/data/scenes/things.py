@@ -1,20 +1,17 @@
-"""What stands and moves in the street: trees, poles, signs, people, cars. Each class has several looks."""
+"""What stands in the street: trees, poles, signs, people. Each class has several looks."""
 
 import math
 from random import Random
 
-import numpy as np
-
 from gmmseg.data.scenes.camera import Camera
-from gmmseg.data.scenes.canvas import Canvas, Colour, Sketch
-from gmmseg.data.scenes.classes import CAR, PERSON, POLE, SIGN, VEGETATION
+from gmmseg.data.scenes.canvas import Canvas, Sketch
+from gmmseg.data.scenes.classes import PERSON, POLE, SIGN, VEGETATION
 from gmmseg.data.scenes.palette import (
     CLOTH,
     DARK,
     HAIR,
     LEAF,
     METAL,
-    PAINT,
     SIGNAL,
     SKIN,
     WHITE,
@@ -183,103 +180,3 @@ def paint_person(canvas: Canvas, x: float, z: float, rng: Random) -> None:
     drawing.ellipse(x, 0.95 * size, z, 0.14 * size, 0.09 * size, pick(rng, HAIR + CLOTH))
     canvas.shade(x, z, 0.35)
     canvas.place(drawing, PERSON, z, roughness=0.08)
-
-
-def paint_car(canvas: Canvas, x: float, z: float, rng: Random) -> None:
-    """Seen from behind or ahead along the street, or from the side across it; saloon, hatchback or van."""
-    drawing = sketch(canvas.camera, rng)
-    paint = pick(rng, PAINT)
-    profile, length, width = _profile(rng)
-    canvas.shade(x, z + 0.3, 1.2 * width / 2)
-    if rng.random() < 0.2:
-        _crossing_car(drawing, profile, x, z, length, paint, rng)
-    else:
-        _car_ahead(drawing, profile, x, z, length, width, paint, rng)
-    canvas.place(drawing, CAR, z, roughness=0.03)
-
-
-Profile = list[tuple[float, float]]
-
-
-def _profile(rng: Random) -> tuple[Profile, float, float]:
-    """A car's outline from behind to ahead as (share of the length, metres up), its length and width."""
-    roof, waist = rng.uniform(1.35, 1.6), rng.uniform(0.8, 0.95)
-    kind = rng.randrange(3)
-    if kind == 0:
-        outline = [
-            (0, 0.35),
-            (0, waist),
-            (0.16, waist),
-            (0.28, roof),
-            (0.6, roof),
-            (0.75, waist),
-            (1, 0.75),
-            (1, 0.35),
-        ]
-        return outline, rng.uniform(4.2, 4.9), rng.uniform(1.7, 1.9)
-    if kind == 1:
-        outline = [
-            (0, 0.35),
-            (0, waist),
-            (0.03, waist),
-            (0.12, roof),
-            (0.6, roof),
-            (0.78, waist),
-            (1, 0.75),
-            (1, 0.35),
-        ]
-        return outline, rng.uniform(3.4, 4.1), rng.uniform(1.6, 1.8)
-    tall = rng.uniform(1.9, 2.8)
-    outline = [(0, 0.35), (0, 1.1), (0, 1.1), (0.01, tall), (0.75, tall), (0.88, 1.1), (1, 0.9), (1, 0.35)]
-    return outline, rng.uniform(4.6, 7.0), rng.uniform(1.9, 2.3)
-
-
-def _car_ahead(drawing: Sketch, profile: Profile, x, z, length, width, paint: Colour, rng) -> None:
-    side = x - math.copysign(width / 2, x)
-    glass = (0.16, 0.19, 0.22)
-    waist, roof = profile[1][1], profile[3][1]
-    slope = z + profile[3][0] * length
-    drawing.polygon([(side, y, z + share * length) for share, y in profile], tone(paint, 0.75))
-    drawing.polygon(
-        [(side, waist + 0.06, z + 0.2 * length), (side, roof - 0.1, z + 0.3 * length),
-         (side, roof - 0.1, z + 0.58 * length), (side, waist + 0.06, z + 0.68 * length)], glass,
-    )  # fmt: skip
-    for share in (0.2, 0.8):
-        wheel = [
-            (side, 0.33 + 0.33 * math.sin(a), z + share * length + 0.33 * math.cos(a))
-            for a in np.linspace(0, 6.28, 10)
-        ]
-        drawing.polygon(wheel, DARK)
-    left, right = x - width / 2, x + width / 2
-    drawing.polygon(
-        [(left, waist, z), (right, waist, z), (right - 0.15, roof, slope), (left + 0.15, roof, slope)], paint
-    )
-    drawing.polygon(
-        [(left + 0.15, waist + 0.05, z), (right - 0.15, waist + 0.05, z),
-         (right - 0.28, roof - 0.1, slope), (left + 0.28, roof - 0.1, slope)], glass,
-    )  # fmt: skip
-    drawing.rectangle(x, 0.3, z, width, waist - 0.3, paint)
-    drawing.rectangle(x, 0.3, z, width, 0.15, tone(paint, 0.6))
-    lamp = ((0.75, 0.08, 0.06), (0.95, 0.93, 0.80))[rng.randrange(2)]
-    for place in (-1, 1):
-        drawing.rectangle(x + place * 0.4 * width, 0.62, z, 0.16 * width, 0.13, lamp)
-        drawing.rectangle(x + place * 0.4 * width, 0, z, 0.12 * width, 0.32, DARK)
-    drawing.rectangle(x, 0.48, z, 0.5, 0.12, WHITE)
-
-
-def _crossing_car(drawing: Sketch, profile: Profile, x, z, length, paint: Colour, rng) -> None:
-    way = rng.choice((-1, 1))
-
-    def at(share: float, y: float) -> tuple[float, float, float]:
-        return x + way * (share - 0.5) * length, y, z
-
-    waist, roof = profile[1][1], profile[3][1]
-    drawing.polygon([at(share, y) for share, y in profile], paint)
-    drawing.polygon(
-        [at(0.2, waist), at(0.3, roof - 0.1), at(0.58, roof - 0.1), at(0.7, waist)], (0.16, 0.19, 0.22)
-    )
-    drawing.line(at(0.45, waist), at(0.45, roof), 0.08, paint)
-    for share in (0.2, 0.8):
-        wheel_x, _, _ = at(share, 0)
-        drawing.ellipse(wheel_x, 0.33, z, 0.66, 0.66, DARK)
-        drawing.ellipse(wheel_x, 0.33, z, 0.3, 0.3, (0.5, 0.5, 0.5))
