@@ -135,7 +135,7 @@ class TestEveryArchitecture:
             assert torch.equal(loaded(images).logits, segmenter(images).logits)
 
 
-# Of the papers: SegFormer's table 2 (FCN, DeepLabV3+, OCRNet, SegFormer), Swin's table 3, Mask2Former's table 5.
+# In millions, for 150 classes: the papers of SegFormer (FCN, DeepLabV3+, OCRNet, SegFormer), Swin, Mask2Former.
 PUBLISHED = {
     "fcn_resnet101": 68.6,
     "deeplabv3plus_resnet101": 62.7,

@@ -1,0 +1,146 @@
+import pytest
+import torch
+from torch import Tensor
+
+import gmmseg
+from gmmseg.labels import IGNORE
+from gmmseg.models.heads import HeadSettings
+from gmmseg.models.huggingface import swin_config, swin_mask2former
+from gmmseg.models.masks import MaskSegmenter, mask_labels, pixel_evidence, pixel_logits
+
+CLASSES = 4
+
+
+@pytest.fixture(scope="module")
+def model() -> torch.nn.Module:
+    torch.manual_seed(0)
+    return swin_mask2former(swin_config(8, [1, 1, 1, 1], [1, 2, 2, 4], 4), CLASSES, None).eval()
+
+
+@pytest.fixture(scope="module")
+def segmenter(model: torch.nn.Module) -> MaskSegmenter:
+    return gmmseg.convert(model, head=HeadSettings(components=2, dim=8))
+
+
+@pytest.fixture
+def images(generator: torch.Generator) -> Tensor:
+    return torch.rand(2, 3, 64, 64, generator=generator)
+
+
+def test_the_twin_is_the_original(model: torch.nn.Module, images: Tensor, tmp_path) -> None:
+    twin = gmmseg.convert(model, head="softmax")
+    with torch.no_grad():
+        original, output = model(twin.normalise(images)), twin(images)
+    assert torch.equal(output.query_logits[-1], original.class_queries_logits)
+    assert torch.equal(output.masks[-1], original.masks_queries_logits)
+    assert output.evidence is None
+    assert twin.num_classes == CLASSES
+    twin.save_pretrained(tmp_path)
+    with torch.no_grad():
+        assert torch.equal(gmmseg.from_pretrained(tmp_path)(images).logits, output.logits)
+
+
+def test_label_map_is_mask2formers(model: torch.nn.Module, images: Tensor) -> None:
+    """transformers' own post-processing, at the size of the masks."""
+    twin = gmmseg.convert(model, head="softmax")
+    with torch.no_grad():
+        original, output = model(twin.normalise(images)), twin(images)
+    classes = original.class_queries_logits.softmax(-1)[..., :-1]
+    scores = torch.einsum("bqc,bqhw->bchw", classes, original.masks_queries_logits.sigmoid())
+    assert torch.equal(output.logits.argmax(1), scores.argmax(1))
+    torch.testing.assert_close(output.logits.softmax(1), scores / scores.sum(1, keepdim=True))
+
+
+def test_pixel_evidence_equals_a_loop(generator: torch.Generator) -> None:
+    evidence = 10 * torch.randn(1, 3, 3, generator=generator, dtype=torch.float64).float()
+    logits, masks = torch.randn(1, 3, 3, generator=generator), torch.randn(1, 3, 2, 2, generator=generator)
+    found = pixel_evidence(evidence, logits, masks)
+    for h in range(2):
+        for w in range(2):
+            claims = [masks[0, q, h, w].sigmoid() * (1 - logits[0, q].softmax(0)[-1]) for q in range(3)]
+            anyone = 1 - torch.stack([1 - claim for claim in claims]).prod()
+            for c in range(2):
+                mean = sum(claim * evidence[0, q, c] for q, claim in enumerate(claims)) / sum(claims)
+                torch.testing.assert_close(found[0, c, h, w], mean + anyone.log(), rtol=1e-4, atol=1e-4)
+
+
+def test_what_makes_a_pixel_strange() -> None:
+    """Two queries: a known class on the left, one like nothing on the right; nobody wants the middle."""
+    evidence = torch.tensor([[[20.0, -30.0, -30.0], [-80.0, -90.0, -85.0]]])
+    logits = torch.tensor([[[9.0, 0.0, 0.0], [5.0, 0.0, 0.0]]])
+    masks = torch.full((1, 2, 1, 3), -12.0)
+    masks[0, 0, 0, 0], masks[0, 1, 0, 2] = 12.0, 12.0
+    left, middle, right = pixel_evidence(evidence, logits, masks)[0, :, 0].amax(0)
+    assert left == pytest.approx(20.0, abs=0.1)
+    assert right == pytest.approx(-80.0, abs=0.1)  # the familiar query elsewhere does not vouch for it
+    assert middle < left - 8
+
+
+def test_no_pixel_is_infinitely_strange() -> None:
+    masks = torch.full((1, 2, 1, 1), -1e4)
+    assert pixel_evidence(torch.zeros(1, 2, 3), torch.zeros(1, 2, 3), masks).isfinite().all()
+    assert pixel_evidence(torch.zeros(1, 2, 3), torch.zeros(1, 2, 3), -masks).isfinite().all()
+    assert pixel_logits(torch.zeros(1, 2, 3), masks).isfinite().all()
+
+
+def test_labels_become_one_mask_per_class() -> None:
+    labels = torch.tensor([[[0, 2], [2, IGNORE]], [[IGNORE, IGNORE], [IGNORE, IGNORE]]])
+    masks, classes = mask_labels(labels)
+    assert classes[0].tolist() == [0, 2]
+    assert masks[0].tolist() == [[[1, 0], [0, 0]], [[0, 1], [1, 0]]]
+    assert len(classes[1]) == len(masks[1]) == 0
+
+
+def test_matching_gives_every_class_one_query(segmenter: MaskSegmenter, images: Tensor) -> None:
+    labels = torch.zeros(2, 64, 64, dtype=torch.int64)
+    labels[0, :, 32:], labels[1] = 2, IGNORE
+    output = segmenter(images)
+    points, classes, groups = segmenter.em_points(output, labels)
+    first, second = classes[groups == 0].tolist(), classes[groups == 1].tolist()
+    assert sorted(set(first)) == [0, 2, CLASSES]
+    assert first.count(0) == first.count(2) == 1
+    assert set(second) == {IGNORE}, "an image without labels teaches nothing"
+    query = first.index(2)
+    assert torch.equal(points[query], output.points[0, :, query, 0])
+
+
+def test_losses_are_mask2formers_own(model: torch.nn.Module, images: Tensor) -> None:
+    labels = torch.zeros(2, 64, 64, dtype=torch.int64)
+    labels[:, 20:, 10:] = 3
+    twin = gmmseg.convert(model, head="softmax").train()
+    torch.manual_seed(3)
+    output = twin(images)
+    torch.manual_seed(4)
+    ours = sum(twin.losses(output, labels).values())
+    masks, classes = mask_labels(labels)
+    model.train()
+    torch.manual_seed(3)
+    original = model(twin.normalise(images), mask_labels=None, output_auxiliary_logits=True)
+    torch.manual_seed(4)
+    theirs = model.get_loss(
+        model.get_loss_dict(
+            original.masks_queries_logits,
+            original.class_queries_logits,
+            masks,
+            classes,
+            original.auxiliary_logits,
+        )
+    )
+    model.eval()
+    torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+
+
+def test_all_ignored_batch_costs_nothing(segmenter: MaskSegmenter, images: Tensor) -> None:
+    terms = segmenter.losses(segmenter(images), torch.full((2, 64, 64), IGNORE))
+    assert all(term == 0 for term in terms.values())
+
+
+def test_another_number_of_classes(model: torch.nn.Module, images: Tensor) -> None:
+    segmenter = gmmseg.convert(model, head="default", num_classes=7)
+    assert segmenter.num_classes == 7
+    assert segmenter.mixture.num_classes == 8
+    labels = torch.full((2, 64, 64), 6)
+    output = segmenter.train()(images)
+    assert output.logits.shape[1] == 7
+    assert segmenter.losses(output, labels)["posterior"].isfinite()
+    segmenter.eval()
