@@ -1,0 +1,69 @@
+import io
+from dataclasses import replace
+
+import numpy as np
+from PIL import Image
+
+from gmmseg.report.panels import LONGEST_SIDE, Example, ModelMaps, panel
+
+COLOURS = ((200, 0, 0), (0, 0, 200))
+
+
+def example(height: int, width: int) -> Example:
+    labels = np.zeros((height, width), np.uint8)
+    labels[:, width // 2 :] = 1
+    unknown = np.zeros((height, width), np.uint8)
+    unknown[: height // 2], unknown[-1] = 1, 255
+    maps = ModelMaps(labels, np.ones((height, width), np.float32), unknown.astype(np.float32))
+    return Example(
+        "street", np.full((height, width, 3), 90, np.uint8), {"GMM": maps, "twin": maps}, labels, unknown
+    )
+
+
+def decoded(figure) -> np.ndarray:
+    return np.asarray(Image.open(io.BytesIO(figure.data))).astype(int)
+
+
+def test_each_row_is_ground_truth_then_one_model():
+    captions = [picture.caption.split(",")[0] for picture in panel(example(40, 60), COLOURS).pictures]
+    assert captions == [
+        "image",
+        "GMM: prediction",
+        "GMM: confidence",
+        "GMM: anomaly score",
+        "labels",
+        "twin: prediction",
+        "twin: confidence",
+        "twin: anomaly score",
+        "unknown objects (white)",
+    ]
+    alone = replace(example(40, 60), labels=None, unknown=None)
+    assert len(panel(alone, COLOURS).pictures) == 1 + 2 * 3
+
+
+def test_pictures_show_the_arrays():
+    pictures = panel(example(40, 60), COLOURS).pictures
+    image, prediction, confidence, mask = (decoded(pictures[i]) for i in (0, 1, 2, -1))
+    assert abs(image - 90).max() <= 2
+    left, right = prediction[:, : prediction.shape[1] // 2 - 8], prediction[:, prediction.shape[1] // 2 + 8 :]
+    assert abs(left - COLOURS[0]).max() <= 12
+    assert abs(right - COLOURS[1]).max() <= 12
+    assert confidence.max() < 20, "certain is dark"
+    assert [mask[row, 5, 0] > 200 for row in (0, -40)] == [True, False]
+    assert all("street" in picture.alt for picture in pictures)
+
+
+def test_small_images_are_enlarged_and_large_ones_shrunk():
+    for size in ((1, 1), (40, 60), (900, 2000)):
+        shape = decoded(panel(example(*size), COLOURS).pictures[0]).shape
+        assert LONGEST_SIDE / 2 < max(shape[:2]) <= LONGEST_SIDE
+
+
+def test_the_unknown_are_striped_in_the_prediction():
+    known = example(200, 240)
+    maps = replace(known.models["GMM"], threshold=0.5)
+    striped = decoded(panel(replace(known, models={"GMM": maps}), COLOURS).pictures[1])
+    half = striped.shape[0] // 2
+    white = striped[: half - 8].min(-1) > 150
+    assert 0.3 < white.mean() < 0.7
+    assert (striped[half + 8 : -8].min(-1) < 60).all()
