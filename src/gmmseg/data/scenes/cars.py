@@ -14,7 +14,7 @@ GLASS: Colour = (0.16, 0.19, 0.22)
 
 @dataclass(frozen=True)
 class Car:
-    """``outline`` from behind to ahead as (share of the length, metres up); the rest in metres, and its paint."""
+    """``outline`` from behind to ahead as (share of the length, metres up); length and width in metres."""
 
     outline: list[tuple[float, float]]
     length: float
@@ -40,16 +40,8 @@ def _outline(
     waist: float, roof: float, nose: float, shares: tuple[float, float, float, float]
 ) -> list[tuple[float, float]]:
     boot, back, front, bonnet = shares
-    return [
-        (0, 0.35),
-        (0, waist),
-        (boot, waist),
-        (back, roof),
-        (front, roof),
-        (bonnet, waist),
-        (1, nose),
-        (1, 0.35),
-    ]
+    behind, cabin = [(0, 0.35), (0, waist)], [(boot, waist), (back, roof), (front, roof), (bonnet, waist)]
+    return [*behind, *cabin, (1, nose), (1, 0.35)]
 
 
 def paint_car(canvas: Canvas, x: float, z: float, rng: Random) -> None:
@@ -70,7 +62,8 @@ def _draw_side(drawing: Sketch, car: Car, x: float, z: float) -> None:
     waist, roof = car.outline[1][1] + 0.06, car.outline[3][1] - 0.1
 
     def at(share: float, y: float) -> tuple[float, float, float]:
-        return side, y, z + share * car.length
+        inwards = math.copysign(0.15, x) if y > waist else 0.0  # a cabin is narrower than what carries it
+        return side + inwards, y, z + share * car.length
 
     drawing.polygon([at(share, y) for share, y in car.outline], tone(car.paint, 0.75))
     drawing.polygon([at(0.2, waist), at(0.3, roof), at(0.58, roof), at(0.68, waist)], GLASS)

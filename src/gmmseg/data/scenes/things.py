@@ -18,7 +18,7 @@ from gmmseg.data.scenes.palette import (
     WOOD,
     pick,
     tone,
-)  # fmt: skip
+)
 
 
 def sketch(camera: Camera, rng: Random) -> Sketch:
