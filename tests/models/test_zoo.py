@@ -135,7 +135,7 @@ class TestEveryArchitecture:
             assert torch.equal(loaded(images).logits, segmenter(images).logits)
 
 
-# In millions, for 150 classes: the papers of SegFormer (FCN, DeepLabV3+, OCRNet, SegFormer), Swin, Mask2Former.
+# In millions, for 150 classes, from the papers of SegFormer (the first three too), Swin and Mask2Former.
 PUBLISHED = {
     "fcn_resnet101": 68.6,
     "deeplabv3plus_resnet101": 62.7,

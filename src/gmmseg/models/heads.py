@@ -60,9 +60,13 @@ class UnitNorm(nn.Module):
 def make_projection(name: str, in_channels: int, dim: int) -> nn.Module:
     """Features (n f) -> points (n d), a 1x1 convolution written for rows.
 
-    ``linear``: nothing more (the paper). ``l2``: then unit length. ``reference``: then batch norm, ReLU,
+    ``none``: the features are the points (post-hoc mixtures). ``linear``: nothing more (the paper). ``l2``: then unit length. ``reference``: then batch norm, ReLU,
     LayerNorm and unit length.
     """
+    if name == "none":
+        if in_channels != dim:
+            raise ValueError(f"without a projection points have the features' {in_channels} channels, not {dim}")
+        return nn.Identity()
     if name == "linear":
         return nn.Linear(in_channels, dim)
     if name == "l2":
@@ -72,7 +76,7 @@ def make_projection(name: str, in_channels: int, dim: int) -> nn.Module:
         return nn.Sequential(
             linear, nn.BatchNorm1d(dim), nn.ReLU(inplace=True), nn.LayerNorm(dim), UnitNorm()
         )
-    raise ValueError(f"unknown projection {name!r}: choose linear, l2 or reference")
+    raise ValueError(f"unknown projection {name!r}: choose none, linear, l2 or reference")
 
 
 class GMMHead(nn.Module):

@@ -35,6 +35,9 @@ class ReferenceSegformerFeatures(FeatureExtractor):
     def __init__(self, backbone: nn.Module, widths: list[int], channels: int) -> None:
         super().__init__()
         self.backbone = backbone
+        for module in backbone.modules():
+            if isinstance(module, nn.LayerNorm):
+                module.eps = 1e-6  # transformers' is 1e-5
         self.convs = nn.ModuleList([conv_bn_relu(width, channels, 1) for width in widths])
         self.fuse = conv_bn_relu(len(widths) * channels, channels, 1)
         self.dropout = nn.Dropout2d(0.1)
@@ -57,7 +60,8 @@ def import_reference(path: str | Path) -> Segmenter:
     segmenter = build_reference(recipe)
     features, head = segmenter.features, segmenter.head
     assert isinstance(head, GMMHead)
-    features.backbone = load_state(features.backbone, _backbone_state(state), str(path))
+    loaded = load_state(features.backbone, _backbone_state(state), str(path))
+    features.backbone.load_state_dict(loaded.state_dict())
     features.load_state_dict(_decoder_state(state, path), strict=False)
     _fill_head(head, state, path)
     _warn_of_leftovers(state, path)
