@@ -4,8 +4,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from gmmseg.data import Batch, Scenes, collate
-from gmmseg.data.augmented import AugmentedDataset
+from gmmseg.data import AugmentedDataset, Batch, Scenes, collate
 from gmmseg.data.transforms import training_transform
 
 

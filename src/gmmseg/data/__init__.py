@@ -3,16 +3,22 @@
 Transforms live in ``gmmseg.data.transforms``, which loads torchvision; everything here does without it.
 """
 
+from gmmseg.data.augmented import AugmentedDataset
 from gmmseg.data.catalog import DATASETS, SegmentationData, open_dataset
+from gmmseg.data.check import CheckReport, check_dataset
 from gmmseg.data.files import DataError
 from gmmseg.data.paired import Pair, PairedFiles
 from gmmseg.data.sample import Batch, Sample, collate
+from gmmseg.data.sampling import ClassBalancedSampler, class_counts, class_shares
 from gmmseg.data.scenes import Scenes, ScenesAnomaly
 from gmmseg.data.spaces import load_label_space
 
 __all__ = [
     "DATASETS",
+    "AugmentedDataset",
     "Batch",
+    "CheckReport",
+    "ClassBalancedSampler",
     "DataError",
     "Pair",
     "PairedFiles",
@@ -20,6 +26,9 @@ __all__ = [
     "Scenes",
     "ScenesAnomaly",
     "SegmentationData",
+    "check_dataset",
+    "class_counts",
+    "class_shares",
     "collate",
     "load_label_space",
     "open_dataset",

@@ -1,12 +1,20 @@
 """A data set seen through a random transform, reproducibly."""
 
+from typing import Protocol
+
 import numpy as np
 import torch
+from torch import Generator
 from torch.utils.data import Dataset
 
 from gmmseg.data.catalog import SegmentationData
 from gmmseg.data.sample import Sample
-from gmmseg.data.transforms import Transform
+
+
+class Transform(Protocol):
+    """Sample -> Sample, drawing from ``generator`` (torch's own when None)."""
+
+    def __call__(self, sample: Sample, generator: Generator | None = None) -> Sample: ...
 
 
 class AugmentedDataset(Dataset[Sample]):
@@ -39,5 +47,5 @@ class AugmentedDataset(Dataset[Sample]):
         if index < 0:
             raise ValueError(f"negative index {index}: indices count looks at samples, from 0 up")
         key = np.random.SeedSequence((self.seed, self.epoch, index)).generate_state(1, np.uint64)[0]
-        generator = torch.Generator().manual_seed(int(key >> 1))
+        generator = Generator().manual_seed(int(key >> 1))
         return self.transform(self.dataset[index % len(self.dataset)], generator)

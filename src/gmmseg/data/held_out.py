@@ -60,5 +60,7 @@ class HiddenClasses(Dataset[Sample]):
 def _known(space: LabelSpace, hidden: tuple[str, ...]) -> tuple[str, ...]:
     unknown = [name for name in hidden if name not in space.names]
     if unknown or not hidden or len(set(hidden)) >= len(space):
-        raise ValueError(f"cannot hide {list(hidden)}: name some, not all, of the classes {', '.join(space.names)}")
+        raise ValueError(
+            f"cannot hide {list(hidden)}: name some, not all, of the classes {', '.join(space.names)}"
+        )
     return hidden

@@ -6,21 +6,15 @@ A transform takes a Sample and the generator it draws from, and returns a Sample
 
 import math
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Generator, Tensor
 from torchvision import tv_tensors
 from torchvision.transforms.v2 import functional as v2
 
+from gmmseg.data.augmented import Transform
 from gmmseg.data.sample import Sample
 from gmmseg.labels import IGNORE
-
-
-class Transform(Protocol):
-    """Sample -> Sample, drawing from ``generator`` (torch's own when None)."""
-
-    def __call__(self, sample: Sample, generator: Generator | None = None) -> Sample: ...
 
 
 @dataclass(frozen=True)
@@ -152,11 +146,11 @@ def _cut(sample: Sample, window: Window) -> Sample:
     if window.size == (window.height, window.width):
         return _sample(v2.crop(image, *box), v2.crop(labels, *box), sample.name)
     size = list(window.size)
-    # For label maps "nearest" would take the corner of each pixel and shift them against the image by half
-    # a pixel.
-    exact = v2.InterpolationMode.NEAREST_EXACT
-    shrunk = v2.resize(v2.crop(labels, *box)[None], size, interpolation=exact)[0]
-    return _sample(v2.resized_crop(image, *box, size=size, antialias=True), shrunk, sample.name)
+    # torchvision resizes a Mask by "nearest", which takes the corner of each pixel and so shifts labels against the
+    # image by half a pixel; as a plain tensor they can be resized by "nearest exact", which takes the middle.
+    plain = v2.crop(labels, *box).as_subclass(Tensor)[None]
+    nearest = v2.resize(plain, size, interpolation=v2.InterpolationMode.NEAREST_EXACT)[0]
+    return _sample(v2.resized_crop(image, *box, size=size, antialias=True), nearest, sample.name)
 
 
 def _pad(sample: Sample, size: tuple[int, int]) -> Sample:
