@@ -146,8 +146,8 @@ def _cut(sample: Sample, window: Window) -> Sample:
     if window.size == (window.height, window.width):
         return _sample(v2.crop(image, *box), v2.crop(labels, *box), sample.name)
     size = list(window.size)
-    # torchvision resizes a Mask by "nearest", which takes the corner of each pixel and so shifts labels against the
-    # image by half a pixel; as a plain tensor they can be resized by "nearest exact", which takes the middle.
+    # torchvision resizes a Mask by "nearest", which takes the corner of each pixel and so shifts labels
+    # against the image by half a pixel; a plain tensor can be resized by "nearest exact", the middle.
     plain = v2.crop(labels, *box).as_subclass(Tensor)[None]
     nearest = v2.resize(plain, size, interpolation=v2.InterpolationMode.NEAREST_EXACT)[0]
     return _sample(v2.resized_crop(image, *box, size=size, antialias=True), nearest, sample.name)
