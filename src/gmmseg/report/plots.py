@@ -56,7 +56,7 @@ def reliability_diagram(tables: Mapping[str, Curve]) -> Figure:
         above.plot(confidence, accuracy, "o", label=f"{name}, ECE {error:.1%}", **_series(i))
         below.plot(confidence, share, "o", **_series(i))
     above.set(ylabel="accuracy", xlim=(0, 1), ylim=(0, 1))
-    below.set(xlabel="confidence", ylabel="share of pixels", yscale="log")
+    below.set(xlabel="confidence", ylabel="pixels", yscale="log")
     _legend(drawing, above)
     alt = f"Reliability diagram. Expected calibration error: {', '.join(errors)}."
     return _figure(drawing, alt, "Reliability: accuracy at each confidence")
