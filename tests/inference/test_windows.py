@@ -30,7 +30,9 @@ def loop_sliding(segmenter, images, window, stride):
     return sums / counts
 
 
-@pytest.mark.parametrize(("size", "window", "stride"), [((17, 23), 8, 5), ((8, 30), 8, 8), ((9, 9), 8, 1)])
+@pytest.mark.parametrize(
+    ("size", "window", "stride"), [((50, 70), 32, 19), ((32, 90), 32, 32), ((35, 33), 32, 1)]
+)
 def test_sliding_equals_the_loop_over_windows(generator, size, window, stride):
     images = torch.rand(2, 3, *size, generator=generator)
     maps = sliding(Neighbours(), images, window, stride)
@@ -52,11 +54,11 @@ def test_a_pointwise_network_gives_the_same_whole_and_sliding(make_segmenter, ge
 
 
 def test_windows_that_do_not_overlap_are_separate_crops(generator):
-    images = torch.rand(1, 3, 16, 24, generator=generator)
-    maps = sliding(Neighbours(), images, 8, 8)
-    for top in (0, 8):
-        for left in (0, 8, 16):
-            part = (..., slice(top, top + 8), slice(left, left + 8))
+    images = torch.rand(1, 3, 64, 96, generator=generator)
+    maps = sliding(Neighbours(), images, 32, 32)
+    for top in (0, 32):
+        for left in (0, 32, 64):
+            part = (..., slice(top, top + 32), slice(left, left + 32))
             torch.testing.assert_close(maps.logits[part], whole(Neighbours(), images[part]).logits)
 
 
@@ -69,11 +71,11 @@ def test_strips_are_the_rows_of_the_image_in_order(generator):
 
 
 def test_every_window_has_the_same_size_even_on_a_small_image(segmenter):
-    sliding(segmenter, torch.rand(1, 3, 5, 30), 16, 12)
-    assert set(segmenter.sizes) == {(16, 16)}
+    sliding(segmenter, torch.rand(1, 3, 5, 90), 40, 30)
+    assert set(segmenter.sizes) == {(40, 40)}
 
 
-@pytest.mark.parametrize("size", [(1, 1), (7, 9), (8, 8), (13, 4)])
+@pytest.mark.parametrize("size", [(1, 1), (7, 9), (8, 40), (45, 34)])
 def test_cells_lie_over_their_pixels_whatever_the_size(make_segmenter, size):
     """On a constant image every pixel gets its colour's evidence, and the network sees whole cells only."""
     segmenter = make_segmenter(stride=4)
@@ -81,15 +83,15 @@ def test_cells_lie_over_their_pixels_whatever_the_size(make_segmenter, size):
     maps = whole(segmenter, images)
     expected = -10 * torch.tensor([0.25, 1.25, 2.25])
     torch.testing.assert_close(maps.evidence, expected[None, :, None, None].expand(1, 3, *size))
-    assert all(height % 4 == 0 and width % 4 == 0 for height, width in segmenter.sizes)
+    assert all(side % 4 == 0 and side >= 32 for seen in segmenter.sizes for side in seen)
 
 
 def test_upsampling_does_not_shift_with_odd_sizes(make_segmenter, generator):
     """Cutting columns off the right must not move what is left of them."""
-    images = torch.rand(1, 3, 16, 16, generator=generator)
+    images = torch.rand(1, 3, 48, 48, generator=generator)
     full = whole(make_segmenter(stride=4), images).logits
-    part = whole(make_segmenter(stride=4), images[..., :13]).logits
-    torch.testing.assert_close(part[..., :10], full[..., :10])
+    part = whole(make_segmenter(stride=4), images[..., :45]).logits
+    torch.testing.assert_close(part[..., :42], full[..., :42])
 
 
 def test_whole_resizes_to_the_size_asked_for(segmenter, generator):

@@ -12,6 +12,9 @@ from torch.nn import functional as F
 from gmmseg.mixture import anomaly_score
 from gmmseg.models import Segmenter, SegmenterOutput
 
+SMALLEST_SIDE = 32
+"""The coarsest stride in use: an image of this size has at least one cell everywhere in a network."""
+
 
 @dataclass(frozen=True)
 class Maps:
@@ -40,11 +43,13 @@ def whole(segmenter: Segmenter, images: Tensor, size: tuple[int, int] | None = N
     """Maps of images (b 3 h w) in [0, 1] in one pass, at ``size`` (the images' own unless given).
 
     The images are continued by their border pixels up to a multiple of the network's stride, so that the
-    cells of its maps tile them exactly and the upsampled maps lie where the pixels are.
+    cells of its maps tile them exactly and the upsampled maps lie where the pixels are; and up to
+    SMALLEST_SIDE, for networks whose deepest maps would otherwise be empty.
     """
     height, width = images.shape[-2:]
-    stride = segmenter.stride
-    padded = pad(images, height + -height % stride, width + -width % stride)
+    padded = pad(
+        images, *(next_multiple(max(side, SMALLEST_SIDE), segmenter.stride) for side in (height, width))
+    )
     output = forward(segmenter, padded)
     maps = Maps(output.logits, output.evidence)
     maps = maps.map(lambda coarse: upsample(coarse, padded.shape[-2:])[..., :height, :width])
@@ -132,6 +137,10 @@ def coverage(begins: list[int], window: int, length: int) -> Tensor:
     for begin in begins:
         counts[begin : begin + window] += 1
     return counts
+
+
+def next_multiple(length: int, divisor: int) -> int:
+    return length + -length % divisor
 
 
 def pad(images: Tensor, height: int, width: int) -> Tensor:
