@@ -46,8 +46,8 @@ class CalibrationError(PooledMetric):
     def _check(self, posterior: Tensor, labels: Tensor, source: str) -> None:
         if posterior.shape[:1] + posterior.shape[2:] != labels.shape:
             raise EvaluationError(
-                f"{where(source)}posterior {tuple(posterior.shape)} and labels {tuple(labels.shape)} differ in "
-                "size; upsample the posterior to the labels"
+                f"{where(source)}posterior {tuple(posterior.shape)} and labels {tuple(labels.shape)} differ "
+                "in size; upsample the posterior to the labels"
             )
         if self.num_classes not in (None, posterior.shape[1]):
             raise EvaluationError(

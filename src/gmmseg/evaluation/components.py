@@ -115,7 +115,7 @@ def component_overlaps(flagged: NDArray[np.bool_], mask: NDArray, preset: Preset
 
 
 def _components(region: NDArray[np.bool_], smallest: int) -> tuple[NDArray, NDArray, NDArray[np.bool_]]:
-    """Components (h w) numbered 1.. of at least ``smallest`` pixels, sizes, and where (h w) smaller ones are."""
+    """Components (h w) of at least ``smallest`` pixels, from 1; their sizes; where (h w) smaller ones are."""
     labels, count = ndimage.label(region, structure=_EIGHT_CONNECTED)
     sizes = np.bincount(labels.ravel(), minlength=count + 1)
     large = np.append(False, sizes[1:] >= smallest)

@@ -25,8 +25,8 @@ class ConfusionMatrix(PooledMetric):
         """Predicted and true train ids, (b h w) or (h w), at label resolution."""
         if predicted.shape != labels.shape:
             raise EvaluationError(
-                f"{where(source)}predicted labels {tuple(predicted.shape)} and labels {tuple(labels.shape)} differ "
-                "in size; upsample the prediction to the labels"
+                f"{where(source)}predictions {tuple(predicted.shape)} and labels {tuple(labels.shape)} "
+                "differ in size; upsample the prediction to the labels"
             )
         valid = labels != IGNORE
         true, guess = labels[valid].long(), predicted[valid].long()

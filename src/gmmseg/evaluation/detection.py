@@ -152,8 +152,8 @@ class AnomalyCurve(PooledMetric):
         if anomalous in (0, pixels):
             missing = "anomalous" if anomalous == 0 else "normal"
             raise EvaluationError(
-                f"the {int(self.images)} images hold no {missing} pixel at all; detection is undefined on such "
-                "a set (are the masks' values 0 = normal, 1 = anomaly, 255 = ignore?)"
+                f"the {int(self.images)} images hold no {missing} pixel at all; detection is undefined on "
+                "such a set (are the masks' values 0 = normal, 1 = anomaly, 255 = ignore?)"
             )
 
     def _sync_dist(self, *args: Any, **kwargs: Any) -> None:

@@ -102,6 +102,7 @@ class Mahalanobis:
     """Smallest squared Mahalanobis distance of a point to a class mean, one covariance for all classes."""
 
     name = "mahalanobis"
+    needs_points = True
 
     def __init__(self) -> None:
         self.whitener: Tensor | None = None
@@ -139,6 +140,7 @@ class NearestNeighbours:
     """Distance of a point to its ``neighbours``-th nearest in a random bank of training points."""
 
     name = "knn"
+    needs_points = True
 
     def __init__(self, neighbours: int = 1, *, bank_size: int = 10_000, seed: int = 0) -> None:
         self.neighbours = neighbours
@@ -184,6 +186,7 @@ class WinnerLikelihood:
     """-max_c log p(x given c) where the best component alone speaks for its class."""
 
     name = "nll_winner"
+    needs_points = True
 
     def __init__(self, log_weights: Tensor | None = None) -> None:
         self.log_weights = log_weights
@@ -199,6 +202,7 @@ class MixtureLikelihood:
     """-max_c log p(x given c) under the whole mixture of each class (logsumexp over components)."""
 
     name = "nll_logsumexp"
+    needs_points = True
 
     def __init__(self, log_weights: Tensor | None = None) -> None:
         self.log_weights = log_weights
@@ -228,6 +232,24 @@ class PredictedClassLikelihood:
     def __call__(self, output: Output) -> Tensor:
         evidence = _generative(self.name, output.evidence).float()
         return -evidence.gather(1, output.logits.argmax(1, keepdim=True)).squeeze(1)
+
+
+ALL = (
+    MSP,
+    Entropy,
+    MaxLogit,
+    Energy,
+    StandardisedMaxLogit,
+    Mahalanobis,
+    NearestNeighbours,
+    NegativeLogLikelihood,
+    WinnerLikelihood,
+    MixtureLikelihood,
+    LinkedLikelihood,
+    PredictedClassLikelihood,
+)
+"""Every score. Those with ``needs_points`` read points or single components, which only the network's own
+resolution has; the others read logits or evidence at any resolution."""
 
 
 def labelled_points(output: Output, labels: Tensor) -> tuple[Tensor, Tensor]:

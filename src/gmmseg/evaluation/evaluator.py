@@ -1,0 +1,196 @@
+"""A model and a data set in, an entry of results.json out: one pass over the images, constant memory."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.nn import functional as F
+
+from gmmseg.evaluation.calibration import CalibrationError
+from gmmseg.evaluation.components import ComponentMetrics
+from gmmseg.evaluation.confusion import ConfusionMatrix
+from gmmseg.evaluation.detection import AnomalyCurve
+from gmmseg.evaluation.pooled import EvaluationError
+from gmmseg.evaluation.results import anomaly_entry, closed_set_entry
+from gmmseg.inference import Maps, Predictor
+from gmmseg.inference.windows import forward
+
+Progress = Callable[[int, int, str], None]
+PostProcess = Callable[[Tensor, Tensor], Tensor]
+
+
+class Sample(Protocol):
+    """image (3 h w) uint8, labels (h w) uint8, name."""
+
+    @property
+    def image(self) -> Tensor: ...
+    @property
+    def labels(self) -> Tensor: ...
+    @property
+    def name(self) -> str: ...
+
+
+class Score(Protocol):
+    """An anomaly score: a name, and a call that gives (b h w), higher = stranger."""
+
+    name: str
+
+    def __call__(self, output: Any) -> Tensor: ...
+
+
+class ImageMaps:
+    """One image through the network once; what scores read, at the resolution each needs.
+
+    Scores of logits or evidence are taken at label resolution; those of points or of single components at
+    the network's own, and their map is upsampled.
+    """
+
+    def __init__(self, predictor: Predictor, image: Tensor, size: tuple[int, int], short_side: int | None) -> None:
+        self.predictor, self.size = predictor, size
+        self.images = resized(image.float()[None] / 255, short_side)
+        self.full: Maps = predictor.maps(self.images, size)
+
+    def score(self, score: Score) -> Tensor:
+        """The score's map (h w) at label resolution."""
+        if not getattr(score, "needs_points", False):
+            return score(self.full)[0]
+        output = forward(self.predictor.segmenter, self.images.to(self.predictor.device))
+        coarse = score(output)[None].float()
+        return F.interpolate(coarse, size=self.size, mode="bilinear", align_corners=False)[0, 0]
+
+
+def resized(images: Tensor, short_side: int | None) -> Tensor:
+    """Images (b 3 h w) with the shorter side as given, aspect kept."""
+    if short_side is None or min(images.shape[-2:]) == short_side:
+        return images
+    factor = short_side / min(images.shape[-2:])
+    height, width = (max(1, round(side * factor)) for side in images.shape[-2:])
+    return F.interpolate(images, size=(height, width), mode="bilinear", align_corners=False, antialias=True)
+
+
+@torch.no_grad()
+def evaluate_closed_set(
+    predictor: Predictor,
+    dataset: Any,
+    *,
+    short_side: int | None = None,
+    progress: Progress | None = None,
+    classwise: bool = True,
+) -> dict[str, Any]:
+    """mIoU, accuracies and calibration of a labelled set; an entry for `build_results`."""
+    num_classes = predictor.segmenter.num_classes
+    if len(dataset.label_space) != num_classes:
+        raise EvaluationError(
+            f"{dataset.name} has {len(dataset.label_space)} classes, the model {num_classes}: not the same task"
+        )
+    confusion = ConfusionMatrix(num_classes).to(predictor.device)
+    calibration = CalibrationError(num_classes=num_classes if classwise else None).to(predictor.device)
+    for sample in _share(dataset, progress):
+        maps = ImageMaps(predictor, sample.image, tuple(sample.labels.shape), short_side).full
+        posterior = maps.posterior
+        labels = sample.labels[None].long().to(posterior.device)
+        confusion.update(posterior.argmax(1), labels, source=sample.name)
+        calibration.update(posterior, labels, source=sample.name)
+    return closed_set_entry(confusion, calibration, tuple(dataset.label_space.names))
+
+
+@torch.no_grad()
+def evaluate_anomaly(
+    predictor: Predictor,
+    dataset: Any,
+    scores: Sequence[Score],
+    *,
+    steps: Sequence[PostProcess] = (),
+    components: str | None = None,
+    intervals: bool = True,
+    short_side: int | None = None,
+    curves: dict[str, Any] | None = None,
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """AUROC, AP and FPR95 of each score on an anomaly set; an entry for `build_results`.
+
+    ``steps`` are post-processings applied one after the other; each score is then reported with and without
+    them. ``components`` (anomaly or obstacle) adds component metrics, in a second pass. ``curves``, when
+    given, receives the points of each score's curve for plotting.
+    """
+    found = {score.name: AnomalyCurve(per_image=intervals) for score in scores}
+    if steps:
+        suffix = "+" + "+".join(type(step).__name__ for step in steps)
+        found |= {score.name + suffix: AnomalyCurve(per_image=intervals) for score in scores}
+    for sample, maps in _maps(predictor, dataset, short_side, progress):
+        for score in scores:
+            raw = maps.score(score)
+            found[score.name].update(raw.cpu(), sample.labels, source=sample.name)
+            if steps:
+                found[score.name + suffix].update(_processed(raw, maps, steps).cpu(), sample.labels, sample.name)
+    parts = _components(predictor, dataset, scores, found, components, short_side, progress) if components else {}
+    if curves is not None:
+        curves.update({name: curve.curve() for name, curve in found.items()})
+    return anomaly_entry(found, parts)
+
+
+def _processed(raw: Tensor, maps: ImageMaps, steps: Sequence[PostProcess]) -> Tensor:
+    predicted = maps.full.logits.argmax(1)
+    scores = raw[None]
+    for step in steps:
+        scores = step(scores, predicted)
+    return scores[0]
+
+
+def _components(
+    predictor: Predictor,
+    dataset: Any,
+    scores: Sequence[Score],
+    found: dict[str, AnomalyCurve],
+    preset: str,
+    short_side: int | None,
+    progress: Progress | None,
+) -> dict[str, ComponentMetrics]:
+    """The second pass: component metrics at each score's best pixel F1."""
+    parts = {
+        score.name: ComponentMetrics(preset, threshold=found[score.name].threshold_at_best_f1()) for score in scores
+    }
+    for sample, maps in _maps(predictor, dataset, short_side, progress):
+        for score in scores:
+            parts[score.name].update(maps.score(score).cpu(), sample.labels, source=sample.name)
+    return parts
+
+
+def _maps(
+    predictor: Predictor, dataset: Any, short_side: int | None, progress: Progress | None
+) -> Iterator[tuple[Sample, ImageMaps]]:
+    for sample in _share(dataset, progress):
+        yield sample, ImageMaps(predictor, sample.image, tuple(sample.labels.shape), short_side)
+
+
+def _share(dataset: Any, progress: Progress | None) -> Iterator[Sample]:
+    """This process's share of the samples; the metrics merge what the processes found."""
+    if len(dataset) == 0:
+        raise EvaluationError(f"{dataset.name}: there is nothing to evaluate on")
+    several = dist.is_available() and dist.is_initialized()
+    rank, world = (dist.get_rank(), dist.get_world_size()) if several else (0, 1)
+    for index in range(rank, len(dataset), world):
+        sample = dataset[index]
+        yield sample
+        if progress:
+            progress(index + 1, len(dataset), sample.name)
+
+
+def fit_scores(
+    scores: Sequence[Any], predictor: Predictor, dataset: Any, *, short_side: int | None = None,
+    progress: Progress | None = None,
+) -> None:
+    """Fit those scores that need statistics, on a labelled set (the training set)."""
+    for score in scores:
+        if hasattr(score, "fit"):
+            score.fit(_outputs(predictor, dataset, short_side, progress))
+
+
+def _outputs(
+    predictor: Predictor, dataset: Any, short_side: int | None, progress: Progress | None
+) -> Iterator[tuple[Any, Tensor]]:
+    for sample in _share(dataset, progress):
+        images = resized(sample.image.float()[None] / 255, short_side).to(predictor.device)
+        yield forward(predictor.segmenter, images), sample.labels[None].long()

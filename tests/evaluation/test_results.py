@@ -1,0 +1,113 @@
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from gmmseg.evaluation import (
+    AnomalyCurve,
+    CalibrationError,
+    ComponentMetrics,
+    ConfusionMatrix,
+    EvaluationError,
+    anomaly_entry,
+    build_results,
+    closed_set_entry,
+    load_results,
+    write_results,
+)
+from gmmseg.labels import IGNORE
+
+
+def curve(**options: bool) -> AnomalyCurve:
+    metric = AnomalyCurve(**options)
+    mask = np.zeros((30, 30), dtype=np.uint8)
+    mask[5:15, 5:15], mask[0] = 1, IGNORE
+    metric.update(mask + np.linspace(0, 1.2, 900).reshape(30, 30), mask)
+    return metric
+
+
+def test_an_anomaly_entry_holds_figures_counts_and_protocol() -> None:
+    parts = ComponentMetrics("obstacle", threshold=1.0)
+    mask = np.zeros((30, 30), dtype=np.uint8)
+    mask[5:15, 5:15] = 1
+    parts.update(mask.astype(float), mask)
+    entry = anomaly_entry({"nll": curve(per_image=True), "msp": curve()}, {"nll": parts})
+    assert entry["scores"]["nll"]["auroc"] == curve().compute()["auroc"]
+    assert entry["scores"]["nll"]["components"]["f1_star"] == 1
+    assert set(entry["scores"]["nll"]["intervals"]) == {"auroc", "ap", "fpr95"}
+    assert "components" not in entry["scores"]["msp"]
+    assert (entry["images"], entry["pixels"], entry["ignored_pixels"]) == (1, 870, 30)
+    assert "0.95" in entry["protocol"]["fpr95"]
+    other = curve()
+    other.update(np.zeros((2, 2)), np.zeros((2, 2)))
+    with pytest.raises(EvaluationError, match="different pixels"):
+        anomaly_entry({"a": curve(), "b": other})
+
+
+def test_a_closed_set_entry_names_its_classes() -> None:
+    confusion, calibration = ConfusionMatrix(3), CalibrationError()
+    posterior = torch.tensor([[0.7, 0.3], [0.3, 0.7], [0, 0]]).view(1, 3, 1, 2)
+    labels = torch.tensor([[[0, 1]]])
+    confusion.update(posterior.argmax(1), labels)
+    calibration.update(posterior, labels)
+    entry = closed_set_entry(confusion, calibration, ("road", "sky", "cat"))
+    assert entry["metrics"]["miou"] == 1
+    assert entry["metrics"]["ece"] == pytest.approx(0.3)
+    assert entry["classes"]["road"]["iou"] == 1
+    assert math.isnan(entry["classes"]["cat"]["iou"])
+    assert len(entry["reliability"]["accuracy"]) == 15
+
+
+def test_round_trip_with_nan_and_infinity(tmp_path: Path) -> None:
+    results = build_results(
+        "nan",
+        {
+            "a": {
+                "x": math.nan,
+                "y": [math.inf, -math.inf, 1.5],
+                "z": np.float32(0.5),
+                "t": torch.tensor([1, 2]),
+            }
+        },
+        seeds={"bootstrap": 0},
+        settings={"threshold": math.inf},
+    )
+    write_results(results, tmp_path / "deep" / "results.json")
+    json.loads((tmp_path / "deep" / "results.json").read_text(), parse_constant=pytest.fail)  # strict JSON
+    loaded = load_results(tmp_path / "deep")
+    assert math.isnan(loaded["sets"]["a"]["x"])
+    assert loaded["sets"]["a"]["y"] == [math.inf, -math.inf, 1.5]
+    assert loaded["sets"]["a"]["z"] == 0.5
+    assert loaded["sets"]["a"]["t"] == [1, 2]
+    assert loaded["name"] == "nan"
+    assert loaded["settings"]["threshold"] == math.inf
+    assert set(loaded["versions"]) >= {"python", "torch", "gmmseg"}
+
+
+def test_a_failed_write_leaves_the_old_file_and_no_rubbish(tmp_path: Path) -> None:
+    path = tmp_path / "results.json"
+    write_results(build_results("first", {}), path)
+    with pytest.raises(TypeError):
+        write_results({"format": 1, "sets": {"a": object()}}, path)
+    assert load_results(path)["name"] == "first"
+    assert [file.name for file in tmp_path.iterdir()] == ["results.json"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "no such results file"),
+        ("{", "not JSON"),
+        ("[]", "not a results file"),
+        ('{"format": 9}', "format 1"),
+    ],
+)
+def test_files_that_are_no_results_are_named(tmp_path: Path, text: str | None, message: str) -> None:
+    path = tmp_path / "results.json"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(EvaluationError, match=rf"results\.json: .*{message}"):
+        load_results(path)

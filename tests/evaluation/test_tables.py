@@ -1,0 +1,44 @@
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from gmmseg.evaluation import tables
+
+floats = hnp.arrays(np.float32, st.integers(2, 50), elements=st.floats(width=32, allow_nan=False))
+
+
+@settings(deadline=None)
+@given(floats)
+def test_keys_order_like_scores_and_turn_back_into_them(scores: np.ndarray) -> None:
+    keys = tables.keys(scores)
+    assert np.array_equal(
+        np.sign(keys.astype(np.int64)[:, None] - keys), np.sign(np.subtract.outer(*_ranks(scores)))
+    )
+    assert np.array_equal(tables.scores(keys), scores.astype(np.float64))
+
+
+def _ranks(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    ranks = np.unique(scores, return_inverse=True)[1]
+    return ranks, ranks
+
+
+def test_every_pixel_is_counted_once_in_every_table() -> None:
+    rng = np.random.default_rng(0)
+    scores = rng.standard_cauchy(300_000).astype(np.float32)
+    anomalous = rng.random(len(scores)) < 0.3
+    bins = np.zeros((2, tables.NUM_BINS), dtype=np.int64)
+    folded = np.zeros((len(tables.FOLDINGS), 2, tables.NUM_SLOTS), dtype=np.int64)
+    tables.count_(bins, folded, scores, anomalous)
+    expected = [len(scores), int(anomalous.sum())]
+    assert bins.sum(1).tolist() == expected
+    assert folded.sum(2).tolist() == [expected] * len(tables.FOLDINGS)
+    places = tables.keys(scores) >> tables.BIN_BITS
+    assert np.array_equal(bins[1], np.bincount(places[anomalous], minlength=tables.NUM_BINS))
+
+
+def test_consecutive_runs_as_many_as_a_table_has_counters_share_none() -> None:
+    for folding in tables.FOLDINGS:
+        start = np.uint32(5 << (tables.SLOT_BITS + folding.run_bits))
+        keys = start + (np.arange(tables.NUM_SLOTS, dtype=np.uint32) << np.uint32(folding.run_bits))
+        assert len(np.unique(folding.slots(keys))) == tables.NUM_SLOTS
