@@ -80,8 +80,16 @@ def test_gradient_reaches_the_network_and_never_a_mixture(generator: torch.Gener
 
 @pytest.mark.parametrize("name", ["l2", "reference"])
 def test_unit_length_projections(generator: torch.Generator, name: str) -> None:
-    points = make_projection(name, F, D)(torch.randn(10, F, generator=generator))
+    torch.manual_seed(0)
+    points = make_projection(name, F, 16)(torch.randn(10, F, generator=generator))
     torch.testing.assert_close(points.norm(dim=-1), torch.ones(10))
+
+
+def test_no_projection_leaves_the_features(generator: torch.Generator) -> None:
+    features = torch.randn(10, F, generator=generator)
+    assert torch.equal(make_projection("none", F, F)(features), features)
+    with pytest.raises(ValueError, match="6 channels, not 4"):
+        make_projection("none", F, D)
 
 
 def test_softmax_head_is_one_convolution(generator: torch.Generator) -> None:

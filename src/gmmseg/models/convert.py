@@ -176,20 +176,30 @@ class TappedFeatures(FeatureExtractor):
         return Features(features.permute(0, 3, 1, 2) if self.channels_last else features)
 
 
-def measured_stride(features: FeatureExtractor, what: str, size: int = 128) -> int:
-    """Image size over feature size, by trying it on an empty image; the features are left in their mode."""
+def measured_stride(features: FeatureExtractor, what: str, sizes: tuple[int, ...] = (128, 224, 512)) -> int:
+    """Image size over feature size, by trying it on an empty image; the features are left in their mode.
+
+    Some networks take one size of image only, so the usual ones are tried.
+    """
     training = {module: module.training for module in features.modules()}
+    reasons = []
     try:
-        with torch.no_grad():
-            device = next(features.parameters()).device
-            maps = features.eval()(torch.zeros(1, 3, size, size, device=device)).main
-    except (RuntimeError, ValueError) as error:
-        raise ConversionError(
-            f"could not run the network up to {what!r} on a {size}x{size} image: {error}"
-        ) from error
+        features.eval()
+        for size in sizes:
+            try:
+                return _stride_at(features, size)
+            except (RuntimeError, ValueError, AssertionError) as error:
+                reasons.append(f"{size}x{size}: {error}")
     finally:
         for module, mode in training.items():
             module.training = mode
+    raise ConversionError(f"could not run the network up to {what!r}, at {'; at '.join(reasons)}")
+
+
+@torch.no_grad()
+def _stride_at(features: FeatureExtractor, size: int) -> int:
+    device = next(features.parameters()).device
+    maps = features(torch.zeros(1, 3, size, size, device=device)).main
     return max(1, round(size / maps.shape[-2]))
 
 

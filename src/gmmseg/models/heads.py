@@ -60,12 +60,14 @@ class UnitNorm(nn.Module):
 def make_projection(name: str, in_channels: int, dim: int) -> nn.Module:
     """Features (n f) -> points (n d), a 1x1 convolution written for rows.
 
-    ``none``: the features are the points (post-hoc mixtures). ``linear``: nothing more (the paper). ``l2``: then unit length. ``reference``: then batch norm, ReLU,
-    LayerNorm and unit length.
+    ``none``: the features are the points (post-hoc mixtures). ``linear``: nothing more (the paper). ``l2``:
+    then unit length. ``reference``: then batch norm, ReLU, LayerNorm and unit length.
     """
     if name == "none":
         if in_channels != dim:
-            raise ValueError(f"without a projection points have the features' {in_channels} channels, not {dim}")
+            raise ValueError(
+                f"without a projection points have the features' {in_channels} channels, not {dim}"
+            )
         return nn.Identity()
     if name == "linear":
         return nn.Linear(in_channels, dim)

@@ -69,15 +69,17 @@ def with_weights(backbone: Any, weights: str | None, published: str) -> Any:
 
 
 def freeze_unused(backbone: Any) -> Any:
-    """``backbone``, its final norm frozen if it is a Swin: no map passes through it, so no gradient ever comes,
-    and a parameter that waits for one in vain stops distributed training."""
+    """``backbone``, its final norm frozen if it is a Swin.
+
+    No map passes through that norm, and parameters that no gradient reaches stop distributed training.
+    """
     if hasattr(backbone, "swin"):
         backbone.swin.layernorm.requires_grad_(False)
     return backbone
 
 
 def load_state(model: Any, state: dict[str, Tensor], origin: str) -> Any:
-    """A model like ``model`` with the tensors of ``state``, named as in any version of transformers."""
+    """A model like ``model`` with the tensors of ``state``, named as any version of transformers does."""
     return _reported(model, None, state, origin)
 
 

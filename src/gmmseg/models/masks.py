@@ -91,7 +91,7 @@ class MaskSegmenter(Segmenter):
         last, masks = classified[-1], queries.masks[-1]
         output = MaskOutput(
             logits=pixel_logits(query_logits[-1], masks),
-            points=_query_map(last.points, b, q),
+            points=last.points.unflatten(0, (b, q)).transpose(1, 2).unsqueeze(-1),
             query_logits=query_logits,
             masks=queries.masks[layers],
         )
@@ -152,11 +152,6 @@ class MaskSegmenter(Segmenter):
         b, d, q, _ = output.points.shape
         points = output.points.detach()[..., 0].transpose(1, 2).reshape(b * q, d)
         return points, matched.flatten(), torch.arange(b, device=points.device).repeat_interleave(q)
-
-
-def _query_map(rows: Tensor, b: int, q: int) -> Tensor:
-    """Rows (b*q ...) -> (b ... q 1), the layout of maps with queries for pixels."""
-    return rows.unflatten(0, (b, q)).movedim(1, -1).unsqueeze(-1)
 
 
 def mask_labels(labels: Tensor) -> tuple[list[Tensor], list[Tensor]]:

@@ -59,6 +59,7 @@ def import_reference(path: str | Path) -> Segmenter:
     recipe = _recipe(state, path)
     segmenter = build_reference(recipe)
     features, head = segmenter.features, segmenter.head
+    assert isinstance(features, ReferenceSegformerFeatures)
     assert isinstance(head, GMMHead)
     loaded = load_state(features.backbone, _backbone_state(state), str(path))
     features.backbone.load_state_dict(loaded.state_dict())

@@ -9,11 +9,14 @@ from gmmseg.models.features import FeatureExtractor, Features, crop_to_image, pa
 
 
 class SMPFeatures(FeatureExtractor):
-    """Encoder and decoder of an smp network; images are padded where its encoder asks for even sizes."""
+    """Encoder and decoder of an smp network; images are padded where its encoder asks for even sizes.
 
-    def __init__(self, network: Any, out_channels: int) -> None:
+    ``before`` is what its segmentation head does before the classifier: nothing, mostly.
+    """
+
+    def __init__(self, network: Any, before: nn.Module, out_channels: int) -> None:
         super().__init__()
-        network.segmentation_head = nn.Identity()
+        network.segmentation_head = before
         network.classification_head = None
         self.network = network
         self.divisor = network.encoder.output_stride if network.requires_divisible_input_shape else 1
@@ -30,14 +33,16 @@ class SMPFeatures(FeatureExtractor):
 
 
 def dissect_smp(model: Any) -> Dissection:
-    """The classifier is the convolution of the segmentation head; upsampling and activation are left out."""
-    classifier = model.segmentation_head[0]
+    """The classifier is the last convolution of the segmentation head; what follows is left out."""
+    layers = list(getattr(model.segmentation_head, "head", model.segmentation_head))
+    last = max(i for i, layer in enumerate(layers) if isinstance(layer, nn.Conv2d))
+    classifier = layers[last]
     source = {
         "source": "smp",
         "class": type(model).__name__,
         "config": {**model.config, "encoder_weights": None},
     }
-    features = SMPFeatures(model, classifier.in_channels)
+    features = SMPFeatures(model, nn.Sequential(*layers[:last]), classifier.in_channels)
     return Dissection(features, classifier, classifier.out_channels, source)
 
 
