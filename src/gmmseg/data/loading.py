@@ -1,21 +1,14 @@
 """Batches of one epoch after another, in an order that depends on (seed, epoch) alone."""
 
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, Sampler
 
 from gmmseg.data.augmented import AugmentedDataset
 from gmmseg.data.sample import Batch, collate
-
-
-class EpochSampler(Protocol):
-    """Indices of one epoch."""
-
-    def set_epoch(self, epoch: int) -> None: ...
-    def __iter__(self) -> Iterator[int]: ...
-    def __len__(self) -> int: ...
+from gmmseg.data.sampling import ClassBalancedSampler
 
 
 class ShuffledSampler(Sampler[int]):
@@ -40,12 +33,12 @@ class ShuffledSampler(Sampler[int]):
 
 
 class EpochLoader:
-    """Full batches of ``dataset`` in the order of ``sampler``; ``prepare`` may wrap the loader (accelerate)."""
+    """Full batches of ``dataset`` in the order of ``sampler``; ``prepare`` may wrap the loader."""
 
     def __init__(
         self,
         dataset: AugmentedDataset,
-        sampler: Any,
+        sampler: ShuffledSampler | ClassBalancedSampler,
         batch_size: int,
         *,
         workers: int = 0,
@@ -53,7 +46,7 @@ class EpochLoader:
     ) -> None:
         if len(sampler) < batch_size:
             raise ValueError(
-                f"{dataset.name}: {len(sampler)} images do not fill one batch of {batch_size}; lower batch_size"
+                f"{dataset.name}: {len(sampler)} images do not fill a batch of {batch_size}: lower batch_size"
             )
         self.dataset, self.sampler = dataset, sampler
         loader = DataLoader(

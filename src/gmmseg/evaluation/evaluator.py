@@ -47,10 +47,11 @@ class ImageMaps:
     the network's own, and their map is upsampled.
     """
 
-    def __init__(self, predictor: Predictor, image: Tensor, size: tuple[int, int], short_side: int | None) -> None:
-        self.predictor, self.size = predictor, size
-        self.images = resized(image.float()[None] / 255, short_side)
-        self.full: Maps = predictor.maps(self.images, size)
+    def __init__(self, predictor: Predictor, sample: Sample, short_side: int | None) -> None:
+        height, width = sample.labels.shape
+        self.predictor, self.size = predictor, (height, width)
+        self.images = resized(sample.image.float()[None] / 255, short_side)
+        self.full: Maps = predictor.maps(self.images, self.size)
 
     def score(self, score: Score) -> Tensor:
         """The score's map (h w) at label resolution."""
@@ -83,12 +84,13 @@ def evaluate_closed_set(
     num_classes = predictor.segmenter.num_classes
     if len(dataset.label_space) != num_classes:
         raise EvaluationError(
-            f"{dataset.name} has {len(dataset.label_space)} classes, the model {num_classes}: not the same task"
+            f"{dataset.name} has {len(dataset.label_space)} classes, the model {num_classes}: "
+            "a model can only be judged on the classes it was trained for"
         )
     confusion = ConfusionMatrix(num_classes).to(predictor.device)
     calibration = CalibrationError(num_classes=num_classes if classwise else None).to(predictor.device)
     for sample in _share(dataset, progress):
-        maps = ImageMaps(predictor, sample.image, tuple(sample.labels.shape), short_side).full
+        maps = ImageMaps(predictor, sample, short_side).full
         posterior = maps.posterior
         labels = sample.labels[None].long().to(posterior.device)
         confusion.update(posterior.argmax(1), labels, source=sample.name)
@@ -124,8 +126,12 @@ def evaluate_anomaly(
             raw = maps.score(score)
             found[score.name].update(raw.cpu(), sample.labels, source=sample.name)
             if steps:
-                found[score.name + suffix].update(_processed(raw, maps, steps).cpu(), sample.labels, sample.name)
-    parts = _components(predictor, dataset, scores, found, components, short_side, progress) if components else {}
+                found[score.name + suffix].update(
+                    _processed(raw, maps, steps).cpu(), sample.labels, sample.name
+                )
+    parts = (
+        _components(predictor, dataset, scores, found, components, short_side, progress) if components else {}
+    )
     if curves is not None:
         curves.update({name: curve.curve() for name, curve in found.items()})
     return anomaly_entry(found, parts)
@@ -150,7 +156,8 @@ def _components(
 ) -> dict[str, ComponentMetrics]:
     """The second pass: component metrics at each score's best pixel F1."""
     parts = {
-        score.name: ComponentMetrics(preset, threshold=found[score.name].threshold_at_best_f1()) for score in scores
+        score.name: ComponentMetrics(preset, threshold=found[score.name].threshold_at_best_f1())
+        for score in scores
     }
     for sample, maps in _maps(predictor, dataset, short_side, progress):
         for score in scores:
@@ -162,7 +169,7 @@ def _maps(
     predictor: Predictor, dataset: Any, short_side: int | None, progress: Progress | None
 ) -> Iterator[tuple[Sample, ImageMaps]]:
     for sample in _share(dataset, progress):
-        yield sample, ImageMaps(predictor, sample.image, tuple(sample.labels.shape), short_side)
+        yield sample, ImageMaps(predictor, sample, short_side)
 
 
 def _share(dataset: Any, progress: Progress | None) -> Iterator[Sample]:
@@ -179,7 +186,11 @@ def _share(dataset: Any, progress: Progress | None) -> Iterator[Sample]:
 
 
 def fit_scores(
-    scores: Sequence[Any], predictor: Predictor, dataset: Any, *, short_side: int | None = None,
+    scores: Sequence[Any],
+    predictor: Predictor,
+    dataset: Any,
+    *,
+    short_side: int | None = None,
     progress: Progress | None = None,
 ) -> None:
     """Fit those scores that need statistics, on a labelled set (the training set)."""

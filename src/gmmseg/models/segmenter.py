@@ -1,6 +1,6 @@
 """A segmenter: a feature extractor and a head, both visible, both swappable."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from gmmseg.labels import IGNORE
 from gmmseg.mixture import ClassMixture
 from gmmseg.models.checkpoint import push_checkpoint, write_checkpoint
 from gmmseg.models.features import IMAGENET_MEAN, IMAGENET_STD, Features, resize
-from gmmseg.models.heads import GMMHead, SoftmaxHead
+from gmmseg.models.heads import GMMHead, HeadSettings, SoftmaxHead, make_head
 from gmmseg.models.outputs import SegmenterOutput
 
 Colour = tuple[int, int, int]
@@ -123,6 +123,23 @@ class Segmenter(nn.Module):
     def push_to_hub(self, repo_id: str, *, private: bool = False, token: str | None = None) -> str:
         """Upload what `save_pretrained` writes to the Hugging Face hub; returns the address."""
         return push_checkpoint(self, repo_id, private=private, token=token)
+
+
+def replace_head(segmenter: Segmenter, settings: HeadSettings) -> Segmenter:
+    """A segmenter with the same features (shared, not copied) and a new, untrained head."""
+    if type(segmenter) is not Segmenter:
+        raise TypeError(f"the head of a {type(segmenter).__name__} is part of its matching and stays on it")
+    channels = segmenter.features.out_channels
+    assert isinstance(channels, int)
+    replaced = Segmenter(
+        segmenter.features,
+        make_head(settings, channels, segmenter.num_classes),
+        auxiliary_heads=tuple(segmenter.auxiliary_heads),
+        recipe={**segmenter.recipe, "head": asdict(settings)} if segmenter.recipe else None,
+    )
+    replaced.mean, replaced.std = segmenter.mean, segmenter.std
+    replaced.label_names, replaced.colours = segmenter.label_names, segmenter.colours
+    return replaced
 
 
 def shrink_labels(labels: Tensor, size: tuple[int, int]) -> Tensor:

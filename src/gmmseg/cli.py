@@ -1,0 +1,362 @@
+"""Words -> run.*: the command line. Nothing heavy is imported before a command runs."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+app = typer.Typer(
+    name="gmmseg",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Segmentation that knows what it does not know: train, judge, see.",
+)
+data_app = typer.Typer(no_args_is_help=True, help="Look at data sets.")
+app.add_typer(data_app, name="data")
+
+Model = Annotated[
+    str, typer.Argument(help="Run folder, folder of weights, or a name on the Hugging Face hub.")
+]
+DataOption = Annotated[
+    list[str],
+    typer.Option(
+        "--data", "-d", help="NAME:ROOT[:SPLIT], such as camvid:~/camvid:test. May be given several times."
+    ),
+]
+
+
+@app.command()
+def train(
+    config: Annotated[
+        str, typer.Argument(help="A .yaml or .toml file, or the name of a shipped configuration.")
+    ],
+    overrides: Annotated[
+        list[str] | None, typer.Argument(help="section.key=value, such as train.steps=100.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Run folder. Default: runs/<name of the configuration>.")
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option(help="Continue the run in this folder from its newest checkpoint.")
+    ] = False,
+    resume_from: Annotated[Path | None, typer.Option(help="Continue from this checkpoint file.")] = None,
+    print_config: Annotated[bool, typer.Option(help="Print the whole configuration and leave.")] = False,
+    cpu: Annotated[bool, typer.Option(help="Use the CPU even where there is a GPU.")] = False,
+) -> None:
+    """Train a segmenter. Several GPUs or machines: accelerate launch -m gmmseg.cli train CONFIG."""
+    from gmmseg.config import dump_config, load_config
+
+    settings = load_config(config, overrides or [])
+    if print_config:
+        typer.echo(dump_config(settings), nl=False)
+        return
+    from gmmseg import run
+
+    folder = out or Path("runs") / settings.name
+    if not (resume or resume_from) and (folder / "checkpoints").exists():
+        raise ValueError(
+            f"{folder} holds a run already: add --resume to continue it, or choose another --out"
+        )
+    weights = run.train(settings, folder, resume=resume_from or (folder if resume else None), cpu=cpu)
+    typer.echo(f"weights in {weights}")
+
+
+@app.command()
+def fit(
+    model: Model,
+    data: Annotated[str, typer.Option("--data", "-d", help="Labelled training set, NAME:ROOT[:SPLIT].")],
+    out: Annotated[Path, typer.Option(help="Folder for the fitted weights.")],
+    components: Annotated[int, typer.Option(help="Gaussians per class.")] = 5,
+    passes: Annotated[int, typer.Option(help="Passes of EM over the set, at most.")] = 20,
+) -> None:
+    """Fit mixtures on the frozen features of a trained softmax model (the paper's post-hoc variant)."""
+    from gmmseg import run
+
+    dataset = _open(data, default_split="train")
+    with _Bar("fitting") as bar:
+        fitted, history = run.fit(run.open_model(model), dataset, components, passes=passes, progress=bar)
+    typer.echo("mean log-likelihood after each pass: " + ", ".join(f"{value:.2f}" for value in history))
+    fitted.save_pretrained(out)
+    typer.echo(f"weights in {out}")
+
+
+@app.command()
+def evaluate(
+    model: Model,
+    data: DataOption,
+    scores: Annotated[
+        str, typer.Option(help="Anomaly scores, comma separated. Default: those of the head.")
+    ] = "",
+    train_data: Annotated[
+        str | None, typer.Option(help="Training set for scores that need statistics.")
+    ] = None,
+    smooth: Annotated[bool, typer.Option(help="Also report scores after Gaussian smoothing.")] = False,
+    suppress_boundaries: Annotated[
+        bool, typer.Option(help="Also report scores after boundary suppression.")
+    ] = False,
+    components: Annotated[str | None, typer.Option(help="Component metrics: anomaly or obstacle.")] = None,
+    window: Annotated[int | None, typer.Option(help="Side of sliding windows.")] = None,
+    stride: Annotated[int | None, typer.Option(help="Stride of sliding windows.")] = None,
+    short_side: Annotated[int | None, typer.Option(help="Resize images to this shorter side first.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Where to write results.json. Default: beside the model.")
+    ] = None,
+) -> None:
+    """Judge a model on labelled sets, anomaly sets, or both; writes results.json and prints a table."""
+    from accelerate import PartialState
+
+    from gmmseg import run
+    from gmmseg.config import InferenceSettings
+    from gmmseg.evaluation import write_results
+    from gmmseg.evaluation.postprocessing import BoundarySuppression, GaussianSmoothing
+    from gmmseg.report.tables import compare
+
+    state = PartialState()
+    steps: list[Any] = [BoundarySuppression()] if suppress_boundaries else []
+    steps += [GaussianSmoothing()] if smooth else []
+    segmenter = run.open_model(model).to(state.device)
+    with _Bar("evaluating") as bar:
+        results = run.evaluate(
+            segmenter,
+            Path(model).name,
+            [_open(each) for each in data],
+            score_names=[name for name in scores.split(",") if name],
+            training_set=_open(train_data, default_split="train") if train_data else None,
+            steps=steps,
+            components=components,
+            inference=InferenceSettings(short_side, window, stride),
+            progress=bar,
+        )
+    if state.is_main_process:
+        target = out or _beside(model) / "results.json"
+        write_results(results, target)
+        typer.echo(compare([results]).markdown())
+        typer.echo(f"results in {target}")
+
+
+@app.command()
+def score(
+    scores: Annotated[
+        Path, typer.Option(help="Folder of score maps: .npy, .npz, .png or .h5; higher = stranger.")
+    ],
+    masks: Annotated[Path, typer.Option(help="Folder of masks: 0 normal, 1 anomaly, 255 ignore.")],
+    name: Annotated[str, typer.Option(help="What to call these scores.")] = "scores",
+    components: Annotated[str | None, typer.Option(help="Component metrics: anomaly or obstacle.")] = None,
+    intervals: Annotated[bool, typer.Option(help="Confidence intervals by bootstrap over images.")] = False,
+    out: Annotated[Path, typer.Option(help="Where to write the results.")] = Path("results.json"),
+) -> None:
+    """Judge anybody's saved score maps with the same code; no model needed."""
+    from gmmseg.evaluation import evaluate_score_files, write_results
+    from gmmseg.report.tables import compare
+
+    with _Bar("scoring") as bar:
+        results = evaluate_score_files(
+            scores, masks, name=name, components=components, intervals=intervals, progress=bar
+        )
+    write_results(results, out)
+    typer.echo(compare([results]).markdown())
+    typer.echo(f"results in {out}")
+
+
+@app.command()
+def compare(
+    results: Annotated[list[Path], typer.Argument(help="results.json files.")],
+    paper: Annotated[
+        list[str] | None, typer.Option(help="Quote the paper's figures of this model beside them.")
+    ] = None,
+    format: Annotated[str, typer.Option(help="markdown, csv or latex.")] = "markdown",
+) -> None:
+    """Results side by side."""
+    from gmmseg.evaluation import load_results
+    from gmmseg.report import tables
+
+    comparison = tables.compare([load_results(path) for path in results], paper=paper or [])
+    if format not in ("markdown", "csv", "latex"):
+        raise ValueError(f"unknown format {format!r}: choose markdown, csv or latex")
+    typer.echo(getattr(comparison, format)())
+
+
+@app.command()
+def predict(
+    inputs: Annotated[list[Path], typer.Argument(help="Images, folders of images, or videos.")],
+    model: Annotated[str, typer.Option("--model", "-m", help="Run folder, weights, or a name on the hub.")],
+    out: Annotated[Path, typer.Option(help="Folder for the pictures.")] = Path("predictions"),
+    raw: Annotated[bool, typer.Option(help="Also write labels, posterior and anomaly as .npz.")] = False,
+    window: Annotated[int | None, typer.Option(help="Side of sliding windows.")] = None,
+    stride: Annotated[int | None, typer.Option(help="Stride of sliding windows.")] = None,
+) -> None:
+    """Label map, overlay, anomaly heat map and unknown mask of images, folders and videos."""
+    from accelerate import PartialState
+
+    from gmmseg import run
+    from gmmseg.inference import Predictor, predict_files
+
+    predictor = Predictor(run.open_model(model), window=window, stride=stride, device=PartialState().device)
+    with _Bar("predicting") as bar:
+        summary = predict_files(predictor, inputs, out, raw=raw, progress=bar)
+    typer.echo(f"{summary.done} done, in {summary.out_dir}")
+    for name, reason in summary.failed:
+        typer.echo(f"not done: {name}: {reason}", err=True)
+    if summary.failed:
+        raise typer.Exit(1)
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder for runs, results and the report.")] = Path("demo"),
+    seed: Annotated[int, typer.Option(help="Seed of both trainings.")] = 0,
+    steps: Annotated[int | None, typer.Option(help="Training steps of each model.")] = None,
+) -> None:
+    """Train a GMM segmenter and its softmax twin on built-in scenes, judge both, write a report."""
+    from gmmseg.demo import run_demo
+
+    report = run_demo(out, seed=seed, steps=steps, say=typer.echo)
+    typer.echo(f"report: {report}")
+
+
+@app.command()
+def report(
+    sources: Annotated[
+        list[Path], typer.Argument(help="Run folders or results.json files, the subject first.")
+    ],
+    data: Annotated[
+        list[str] | None, typer.Option("--data", "-d", help="NAME:ROOT[:SPLIT] for pictures.")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="The HTML file.")] = Path("report.html"),
+) -> None:
+    """One self-contained HTML page about runs or results."""
+    from gmmseg.run_report import write_report
+
+    write_report(sources, [_open(each) for each in data or []], out)
+    typer.echo(f"report: {out}")
+
+
+@app.command(name="import")
+def import_reference(
+    checkpoint: Annotated[Path, typer.Argument(help="Checkpoint of the reference project (.pth).")],
+    out: Annotated[Path, typer.Option(help="Folder for the weights in our format.")],
+) -> None:
+    """Read a checkpoint of the reference project (SegFormer) and write it in our format."""
+    from gmmseg.models.reference_import import import_reference as read
+
+    read(checkpoint).save_pretrained(out)
+    typer.echo(f"weights in {out}")
+
+
+@app.command()
+def zoo() -> None:
+    """The named networks."""
+    from gmmseg.models.zoo import ZOO
+
+    width = max(len(name) for name in ZOO)
+    for name, entry in ZOO.items():
+        typer.echo(f"{name:<{width}}  {entry.summary}")
+
+
+@app.command()
+def configs() -> None:
+    """The configurations that come with the package."""
+    from gmmseg.config import shipped_configs
+
+    typer.echo("\n".join(shipped_configs()))
+
+
+@data_app.command()
+def check(
+    name: Annotated[str, typer.Argument(help="Name of the data set, see `gmmseg data list`.")],
+    root: Annotated[Path, typer.Argument(help="Its folder.")],
+) -> None:
+    """Count pairs, find missing or unreadable files and undefined labels, show class shares."""
+    from gmmseg.data.check import check_dataset
+
+    with _Bar("checking") as bar:
+        found = check_dataset(name, root, progress=bar)
+    typer.echo(str(found))
+    if not found.ok:
+        raise typer.Exit(1)
+
+
+@data_app.command(name="list")
+def list_datasets() -> None:
+    """The data sets known by name."""
+    from gmmseg.data import DATASETS
+
+    typer.echo("\n".join(DATASETS))
+
+
+@data_app.command()
+def convert_coco_stuff(
+    raw: Annotated[Path, typer.Argument(help="The unpacked COCO-Stuff 10k v1.1 release (.mat files).")],
+    out: Annotated[Path, typer.Argument(help="Folder for images/ and annotations/.")],
+) -> None:
+    """COCO-Stuff 10k from its raw .mat files to images and label PNGs."""
+    from gmmseg.data.coco_stuff import convert
+
+    with _Bar("converting") as bar:
+        counts = convert(raw, out, progress=bar)
+    typer.echo(", ".join(f"{split}: {count}" for split, count in counts.items()))
+
+
+class _Bar:
+    """A progress callback (done, total, name) that draws a bar; starts anew when the count does."""
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+        self.bar: Any = None
+
+    def __enter__(self) -> "_Bar":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self.bar is not None:
+            self.bar.close()
+
+    def __call__(self, done: int, total: int | None, name: str = "") -> None:
+        from tqdm import tqdm
+
+        if self.bar is None or done < self.bar.n or total != self.bar.total:
+            self.__exit__()
+            self.bar = tqdm(total=total, desc=self.what, unit="image", dynamic_ncols=True)
+        self.bar.update(done - self.bar.n)
+
+
+def _open(spec: str, default_split: str | None = None) -> Any:
+    """The data set of NAME:ROOT[:SPLIT]; the built-in scenes are NAME[::SPLIT]."""
+    from gmmseg.data import open_dataset
+
+    name, _, rest = spec.partition(":")
+    root, _, split = rest.rpartition(":") if ":" in rest else (rest, "", "")
+    chosen = split or default_split or (None if _is_anomaly_set(name) else "val")
+    return open_dataset(name, os.path.expanduser(root) or None, chosen)
+
+
+def _is_anomaly_set(name: str) -> bool:
+    from gmmseg.data.catalog import LAYOUTS
+
+    return name == "scenes_anomaly" or (name in LAYOUTS and LAYOUTS[name].label_space is None)
+
+
+def _beside(model: str) -> Path:
+    folder = Path(model)
+    return folder if folder.is_dir() else Path(".")
+
+
+def main() -> None:
+    """Run a command; errors a user can mend are one line, without a traceback (GMMSEG_DEBUG=1 shows it)."""
+    try:
+        app()
+    except KeyboardInterrupt as stopped:
+        print(f"gmmseg: {stopped or 'interrupted'}", file=sys.stderr)
+        sys.exit(130)
+    except (ValueError, OSError, ImportError, RuntimeError) as error:
+        if os.environ.get("GMMSEG_DEBUG"):
+            raise
+        print(f"gmmseg: {error}", file=sys.stderr)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Batches to checkpoint: losses weighed, optimizer and EM stepped, state kept."""

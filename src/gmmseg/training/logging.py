@@ -1,0 +1,61 @@
+"""What a run says while it runs: a JSON line per entry, a progress bar, optionally TensorBoard."""
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+
+class RunLog:
+    """Writes ``log.jsonl`` in the run folder and shows a progress bar; silent on all but one process."""
+
+    def __init__(self, folder: Path, steps: int, start: int, *, tensorboard: bool, active: bool) -> None:
+        self.active = active
+        if not active:
+            return
+        folder.mkdir(parents=True, exist_ok=True)
+        self.file = (folder / "log.jsonl").open("a", encoding="utf-8")
+        self.bar = tqdm(total=steps, initial=start, unit="step", dynamic_ncols=True)
+        self.board = _make_board(folder) if tensorboard else None
+        self.warned: set[str] = set()
+
+    def entry(self, step: int, kind: str, numbers: dict[str, Any]) -> None:
+        """One line in the log: ``{"step": ..., "kind": ..., ...}``; numbers also to TensorBoard."""
+        if not self.active:
+            return
+        line = {"step": step, "kind": kind, "time": round(time.time(), 3), **numbers}
+        self.file.write(json.dumps(line) + "\n")
+        self.file.flush()
+        if self.board is not None:
+            for name, value in numbers.items():
+                if isinstance(value, int | float):
+                    self.board.add_scalar(f"{kind}/{name}", value, step)
+
+    def advance(self, shown: dict[str, str]) -> None:
+        """Move the bar by one step and show a few numbers beside it."""
+        if self.active:
+            self.bar.set_postfix(shown, refresh=False)
+            self.bar.update()
+
+    def warn_once(self, key: str, message: str) -> None:
+        """Say something above the bar, once per ``key``."""
+        if self.active and key not in self.warned:
+            self.warned.add(key)
+            tqdm.write(f"warning: {message}")
+
+    def close(self) -> None:
+        if self.active:
+            self.bar.close()
+            self.file.close()
+            if self.board is not None:
+                self.board.close()
+
+
+def _make_board(folder: Path) -> Any:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as error:
+        raise ImportError("train.tensorboard needs TensorBoard: pip install 'gmmseg[tensorboard]'") from error
+    return SummaryWriter(str(folder / "tensorboard"))

@@ -1,0 +1,66 @@
+"""Parameter groups, optimizers and learning-rate schedules."""
+
+from torch import nn
+from torch.optim import SGD, AdamW, Optimizer
+from torch.optim.lr_scheduler import LambdaLR
+
+from gmmseg.models import Segmenter
+from gmmseg.training.settings import TrainSettings
+
+
+def make_optimizer(segmenter: Segmenter, settings: TrainSettings) -> Optimizer:
+    """AdamW or SGD over `parameter_groups`."""
+    groups = parameter_groups(segmenter, settings)
+    if settings.optimizer == "sgd":
+        return SGD(groups, lr=settings.learning_rate, momentum=settings.momentum)
+    return AdamW(groups, lr=settings.learning_rate)
+
+
+def parameter_groups(segmenter: Segmenter, settings: TrainSettings) -> list[dict]:
+    """Groups (backbone, rest, link) x (decayed or not), each with its learning rate; empty ones left out.
+
+    AdamW spares vectors and scalars (biases, norms) from weight decay, as transformers' recipes do; SGD
+    decays everything but the link, as the paper's convolutional recipes do.
+    """
+    backbone = {id(parameter) for parameter in segmenter.backbone.parameters()}
+    link = {id(parameter) for parameter in _link_parameters(segmenter)}
+    groups: dict[tuple[str, bool], list[nn.Parameter]] = {}
+    for parameter in segmenter.parameters():
+        if parameter.requires_grad:
+            part = "backbone" if id(parameter) in backbone else "link" if id(parameter) in link else "rest"
+            spared = part == "link" or (settings.optimizer == "adamw" and parameter.ndim < 2)
+            groups.setdefault((part, not spared), []).append(parameter)
+    multiplier = {"backbone": settings.backbone_multiplier, "link": settings.link_multiplier, "rest": 1.0}
+    return [
+        {
+            "params": parameters,
+            "lr": settings.learning_rate * multiplier[part],
+            "weight_decay": settings.weight_decay if decayed else 0.0,
+        }
+        for (part, decayed), parameters in groups.items()
+    ]
+
+
+def freeze_backbone(segmenter: Segmenter) -> None:
+    """No gradient for the pretrained part."""
+    for parameter in segmenter.backbone.parameters():
+        parameter.requires_grad_(False)
+
+
+def make_schedule(optimizer: Optimizer, settings: TrainSettings) -> LambdaLR:
+    """The learning rate's factor at each step: linear warm-up, then poly or step."""
+    return LambdaLR(optimizer, lambda step: learning_rate_factor(step, settings))
+
+
+def learning_rate_factor(step: int, settings: TrainSettings) -> float:
+    """Factor of the learning rate at step 0, 1 ...: rising to 1, then falling to 0 (poly) or by tenths."""
+    warm = min(1.0, (step + 1) / settings.warmup_steps) if settings.warmup_steps else 1.0
+    progress = min(step / settings.steps, 1.0)
+    if settings.schedule == "poly":
+        return warm * (1.0 - progress) ** settings.power
+    return warm * 0.1 ** sum(progress >= milestone for milestone in settings.milestones)
+
+
+def _link_parameters(segmenter: Segmenter) -> list[nn.Parameter]:
+    link = getattr(segmenter.head, "link", None)
+    return list(link.parameters()) if link is not None else []

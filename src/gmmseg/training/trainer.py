@@ -1,0 +1,324 @@
+"""The training loop: cross-entropy of the posterior, optimizer step, EM step."""
+
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from accelerate import Accelerator
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+from gmmseg.mixture import OnlineEM
+from gmmseg.models import Segmenter, SegmenterOutput
+from gmmseg.models.segmenter import cross_entropy
+from gmmseg.training.checkpoint import load_checkpoint, save_checkpoint
+from gmmseg.training.logging import RunLog
+from gmmseg.training.settings import TrainSettings
+
+Validate = Callable[[Segmenter], dict[str, float]]
+_PATIENCE = 200  # steps after which a class never seen, or a collapsed component, is worth a warning
+
+
+class Batch(Protocol):
+    """What the loop asks of a batch: images (b 3 h w) in [0, 1], labels (b h w) int64, names."""
+
+    images: Tensor
+    labels: Tensor
+    names: list[str]
+
+
+class Loader(Protocol):
+    """Batches of one epoch; the same for the same epoch, whatever happened before."""
+
+    def set_epoch(self, epoch: int) -> None: ...
+    def __iter__(self) -> Iterator[Any]: ...
+
+
+class TrainingDiverged(RuntimeError):
+    """The loss is not finite."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """The run was asked to stop and has saved its state."""
+
+
+class Trainer:
+    """Owns the loop and its state; everything it needs is handed over already built.
+
+    ``em`` is None for softmax twins and discriminative mixtures. ``validate`` returns named numbers for a
+    segmenter; the one called ``score`` decides which weights are best.
+    """
+
+    def __init__(
+        self,
+        segmenter: Segmenter,
+        loader: Loader,
+        optimizer: Optimizer,
+        schedule: LRScheduler,
+        em: OnlineEM | None,
+        accelerator: Accelerator,
+        settings: TrainSettings,
+        folder: Path,
+        validate: Validate | None = None,
+    ) -> None:
+        self.segmenter, self.em, self.settings, self.folder = segmenter, em, settings, folder
+        self.accelerator, self.validate, self.loader = accelerator, validate, loader
+        self.warm_classifier = self._make_warm_classifier(optimizer)
+        self.network, self.optimizer = accelerator.prepare(segmenter, optimizer)
+        self.schedule = schedule
+        decay = settings.ema
+        self.average = (
+            AveragedModel(segmenter, multi_avg_fn=get_ema_multi_avg_fn(decay), use_buffers=True)
+            if decay
+            else None
+        )
+        self.step, self.epoch, self.batches_done = 0, 0, 0
+        self.best = float("-inf")
+
+    # The loop -----------------------------------------------------------------------------------------
+
+    def run(self) -> Segmenter:
+        """Train to the last step; returns the segmenter to export. Ctrl-C saves and raises Interrupted."""
+        settings, main = self.settings, self.accelerator.is_main_process
+        log = RunLog(self.folder, settings.steps, self.step, tensorboard=settings.tensorboard, active=main)
+        batches = self._batches()
+        try:
+            with _stop_requests() as stop:
+                while self.step < settings.steps:
+                    self._train_step([next(batches) for _ in range(settings.accumulate)], log)
+                    last = self.step == settings.steps
+                    if self.validate and (last or self.step % settings.validate_every == 0):
+                        self._validate(log)
+                    if last or stop or self.step % settings.save_every == 0:
+                        self.save()
+                    if stop and not last:
+                        raise Interrupted(f"stopped at step {self.step}, state saved in {self.folder}")
+        finally:
+            log.close()
+        return self.exported
+
+    def _train_step(self, batches: list[Batch], log: RunLog) -> None:
+        started = time.perf_counter()
+        self._set_train_mode()
+        terms: dict[str, float] = {}
+        em_batches = []
+        for index, batch in enumerate(batches):
+            with self._maybe_no_sync(index == len(batches) - 1):
+                output, losses = self._forward(batch)
+                loss = sum(self._weight(name) * value for name, value in losses.items())
+                assert isinstance(loss, Tensor)
+                self._check(loss, batch)
+                self.accelerator.backward(loss / len(batches))
+            for name, value in {"loss": loss, **losses}.items():
+                terms[name] = terms.get(name, 0.0) + float(value.detach()) / len(batches)
+            if self.em is not None:
+                em_batches.append(self.segmenter.em_points(output, batch.labels))
+        if self.settings.clip_norm is not None:
+            self.accelerator.clip_grad_norm_(self.network.parameters(), self.settings.clip_norm)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.schedule.step()
+        em_seconds = self._em_step(em_batches)
+        if self.average is not None:
+            self.average.update_parameters(self.segmenter)
+        self.step += 1
+        images = sum(len(batch.images) for batch in batches) * self.accelerator.num_processes
+        self._report(log, terms, images / (time.perf_counter() - started), em_seconds)
+
+    def _forward(self, batch: Batch) -> tuple[SegmenterOutput, dict[str, Tensor]]:
+        with self.accelerator.autocast():
+            output = self.network(batch.images)
+        losses = self.segmenter.losses(output, batch.labels, component=self.settings.component_weight > 0)
+        if self.step < self.settings.softmax_steps and self.warm_classifier is not None:
+            # The mixtures follow the points by EM meanwhile, and take over when the warm-up ends.
+            logits = self.warm_classifier(output.points)
+            size = batch.labels.shape[-2:]
+            logits = nn.functional.interpolate(logits, size=size, mode="bilinear", align_corners=False)
+            losses = {
+                **losses,
+                "posterior": 0.0 * losses["posterior"],
+                "warmup": cross_entropy(logits, batch.labels),
+            }
+        return output, losses
+
+    def _em_step(self, em_batches: list[tuple[Tensor, Tensor, Tensor]]) -> float:
+        """One EM step on the points of all forward passes; returns the seconds it took."""
+        if self.em is None:
+            return 0.0
+        started = time.perf_counter()
+        points, labels, groups = zip(*em_batches)
+        first = 0
+        shifted = []
+        for each in groups:
+            shifted.append(each + first)
+            first += int(each.max()) + 1
+        self.em.step(torch.cat(points), torch.cat(labels), torch.cat(shifted))
+        return time.perf_counter() - started
+
+    def _batches(self) -> Iterator[Batch]:
+        """Batches without end, from where the state says."""
+        while True:
+            self.loader.set_epoch(self.epoch)
+            done = self.batches_done
+            for index, batch in enumerate(self.loader):
+                if index >= done:
+                    self.batches_done = index + 1
+                    yield batch
+            self.epoch, self.batches_done = self.epoch + 1, 0
+
+    def _set_train_mode(self) -> None:
+        self.network.train()
+        if self.settings.backbone_multiplier == 0:
+            self.segmenter.backbone.eval()
+
+    def _weight(self, name: str) -> float:
+        weights = {"component": self.settings.component_weight, "auxiliary": self.settings.auxiliary_weight}
+        return weights.get(name, 1.0)
+
+    def _maybe_no_sync(self, last: bool) -> Any:
+        return nullcontext() if last else self.accelerator.no_sync(self.network)
+
+    def _make_warm_classifier(self, optimizer: Optimizer) -> nn.Module | None:
+        """A linear classifier of points for the softmax warm-up, trained with the rest."""
+        mixture = self.segmenter.mixture
+        if not self.settings.softmax_steps or mixture is None:
+            return None
+        classifier = nn.Conv2d(mixture.dim, mixture.num_classes, 1).to(mixture.means.device)
+        optimizer.add_param_group(
+            {"params": list(classifier.parameters()), "lr": self.settings.learning_rate}
+        )
+        return classifier
+
+    def _check(self, loss: Tensor, batch: Batch) -> None:
+        if not bool(loss.isfinite()):
+            path = save_checkpoint(
+                self.folder / "checkpoints", self.step, self.state_dict(), label="diverged"
+            )
+            raise TrainingDiverged(
+                f"the loss is {float(loss)} at step {self.step} on the batch {', '.join(batch.names)}; "
+                f"the state is in {path}. Try a lower learning rate, clip_norm, or precision: no"
+            )
+
+    # Reports ------------------------------------------------------------------------------------------
+
+    def _report(self, log: RunLog, terms: dict[str, float], speed: float, em_seconds: float) -> None:
+        rate = self.optimizer.param_groups[-1]["lr"]
+        log.advance({"loss": f"{terms['loss']:.3f}", "lr": f"{rate:.1e}", "images/s": f"{speed:.1f}"})
+        if self.step % self.settings.log_every and self.step < self.settings.steps:
+            return
+        entry = {**terms, "learning_rate": rate, "images_per_second": speed}
+        if self.em is not None:
+            health = self.em.diagnostics()
+            entry |= {"em_seconds": em_seconds, "em": health}
+            self._warn(log, health)
+        log.entry(self.step, "train", entry)
+
+    def _warn(self, log: RunLog, health: dict[str, Any]) -> None:
+        if self.step < _PATIENCE:
+            return
+        if health["unseen"]:
+            names = self.segmenter.label_names or range(self.segmenter.num_classes)
+            unseen = ", ".join(str(names[index]) for index in health["unseen"])
+            log.warn_once("unseen", f"after {self.step} steps no pixel of these classes was seen: {unseen}")
+        if health["collapsed"] or health["starved"]:
+            log.warn_once(
+                "collapsed",
+                f"{health['collapsed']} components repeat another of their class and {health['starved']} "
+                "are out of use; em.reseed=true moves them",
+            )
+
+    def _validate(self, log: RunLog) -> None:
+        assert self.validate is not None
+        numbers = self.validate(self.exported)
+        log.entry(self.step, "validation", numbers)
+        if numbers.get("score", float("-inf")) > self.best:
+            self.best = numbers["score"]
+            if self.accelerator.is_main_process:
+                self.exported.save_pretrained(self.folder / "best")
+
+    # State --------------------------------------------------------------------------------------------
+
+    @property
+    def exported(self) -> Segmenter:
+        """The segmenter to validate and export: the averaged one where there is one."""
+        if self.average is None:
+            return self.segmenter
+        averaged = self.average.module
+        assert isinstance(averaged, Segmenter)
+        return averaged
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything needed to go on exactly, and nothing else."""
+        return {
+            "step": self.step,
+            "epoch": self.epoch,
+            "batches_done": self.batches_done,
+            "best": self.best,
+            "segmenter": self.segmenter.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "schedule": self.schedule.state_dict(),
+            "em": self.em.state_dict() if self.em else None,
+            "average": self.average.state_dict() if self.average else None,
+            "warm_classifier": self.warm_classifier.state_dict() if self.warm_classifier else None,
+            "random": torch.get_rng_state(),
+            "random_cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+        }
+
+    def save(self) -> None:
+        """Write a checkpoint (main process only)."""
+        if self.accelerator.is_main_process:
+            save_checkpoint(self.folder / "checkpoints", self.step, self.state_dict())
+        self.accelerator.wait_for_everyone()
+
+    def resume(self, path: Path) -> None:
+        """Continue from a checkpoint as if never interrupted."""
+        state = load_checkpoint(path)
+        self.segmenter.load_state_dict(state["segmenter"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.schedule.load_state_dict(state["schedule"])
+        for part, name in (
+            (self.em, "em"),
+            (self.average, "average"),
+            (self.warm_classifier, "warm_classifier"),
+        ):
+            if part is not None:
+                part.load_state_dict(state[name])
+        self.step, self.epoch, self.batches_done = state["step"], state["epoch"], state["batches_done"]
+        self.best = state["best"]
+        torch.set_rng_state(state["random"])
+        if state["random_cuda"]:
+            torch.cuda.set_rng_state_all(state["random_cuda"])
+
+
+class _StopFlag:
+    requested = False
+
+    def __bool__(self) -> bool:
+        return self.requested
+
+
+@contextmanager
+def _stop_requests() -> Iterator[_StopFlag]:
+    """Turns the first Ctrl-C or SIGTERM into a flag heeded between steps; the second one interrupts."""
+    flag = _StopFlag()
+
+    def request(number: int, frame: object) -> None:
+        if flag.requested:
+            raise KeyboardInterrupt
+        flag.requested = True
+
+    try:
+        previous = {number: signal.signal(number, request) for number in (signal.SIGINT, signal.SIGTERM)}
+    except ValueError:  # not in the main thread, where signals cannot be handled
+        previous = {}
+    try:
+        yield flag
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
