@@ -51,8 +51,9 @@ class AnomalyCurve(PooledMetric):
         """Scores and mask of one shape: (h w), or (b h w)."""
         values, marks = checked_pair(scores, mask, source)
         valid = marks != IGNORE
-        anomalous = marks[valid] == 1
-        picked = values[valid]
+        everything = bool(valid.all())  # picking is slow, and most images have nothing to ignore
+        anomalous = (marks.ravel() if everything else marks[valid]) == 1
+        picked = values.ravel() if everything else values[valid]
         tables.count_(self.bins.numpy(), self.folded.numpy(), _single(picked, source), anomalous)
         self.ignored += marks.size - picked.size
         self.images += len(marks) if marks.ndim == 3 else 1

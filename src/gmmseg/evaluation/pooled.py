@@ -86,13 +86,13 @@ def _checked_scores(scores: np.ndarray, source: str) -> np.ndarray:
 def _checked_mask(mask: np.ndarray, source: str) -> np.ndarray:
     if mask.dtype == bool:
         mask = mask.astype(np.uint8)
-    defined = (mask == 0).sum() + (mask == 1).sum() + (mask == IGNORE).sum()
-    if defined != mask.size:
+    normal, anomalous, ignored = (np.count_nonzero(mask == value) for value in (0, 1, IGNORE))
+    if normal + anomalous + ignored != mask.size:
         odd = sorted({value.item() for value in np.unique(mask)} - {0, 1, IGNORE})
         raise EvaluationError(
             f"{where(source)}mask values {odd[:8]} are not defined; 0 is normal, 1 anomaly, {IGNORE} ignore"
         )
-    if (mask == IGNORE).all():
+    if ignored == mask.size:
         raise EvaluationError(
             f"{where(source)}every pixel is ignored, nothing can be judged; leave the image out"
         )

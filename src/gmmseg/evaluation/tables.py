@@ -22,7 +22,7 @@ BIN_BITS = 11
 NUM_BINS = 1 << (32 - BIN_BITS)
 SLOT_BITS = 18
 NUM_SLOTS = 1 << SLOT_BITS
-_CHUNK = 1 << 17  # keys counted at a time: the intermediates stay in the processor's cache
+_CHUNK = 1 << 19  # keys counted at a time
 _LOWEST, _HIGHEST = np.uint32(0x007FFFFF), np.uint32(0xFF800000)  # keys of -inf and +inf
 
 
@@ -33,11 +33,11 @@ class Folding:
     run_bits: int
     multiplier: np.uint32
 
-    def slots(self, keys: NDArray[np.uint32]) -> NDArray[np.intp]:
+    def slots(self, keys: NDArray[np.uint32]) -> NDArray[np.int64]:
         """(...) counter of each key (...)."""
         runs = keys >> self.run_bits if self.run_bits else keys
         shifts = ((runs >> SLOT_BITS) * self.multiplier) >> (32 - SLOT_BITS)
-        return ((runs + shifts) & np.uint32(NUM_SLOTS - 1)).astype(np.intp)
+        return ((runs + shifts) & np.uint32(NUM_SLOTS - 1)).astype(np.int64)
 
 
 GROUPS = (Folding(6, np.uint32(3266489917)),)
@@ -62,11 +62,16 @@ def count_(bins: NDArray, folded: NDArray, values: NDArray[np.float32], anomalou
     """Add scores (n) to ``bins`` (2 bins) and ``folded`` (tables 2 slots): [0] all, [1] the anomalous."""
     for start in range(0, len(values), _CHUNK):
         chunk = keys(values[start : start + _CHUNK])
-        _count_keys_(bins[0], folded[:, 0], chunk)
-        _count_keys_(bins[1], folded[:, 1], chunk[anomalous[start : start + _CHUNK]])
+        found = np.flatnonzero(anomalous[start : start + _CHUNK])
+        _count_both_(bins, (chunk >> BIN_BITS).astype(np.int64), found)
+        for table, folding in zip(folded, FOLDINGS):
+            _count_both_(table, folding.slots(chunk), found)
 
 
-def _count_keys_(bins: NDArray, folded: NDArray, chunk: NDArray[np.uint32]) -> None:
-    np.add.at(bins, (chunk >> BIN_BITS).astype(np.intp), 1)
-    for table, folding in zip(folded, FOLDINGS):
-        np.add.at(table, folding.slots(chunk), 1)
+def _count_both_(table: NDArray, places: NDArray[np.int64], found: NDArray[np.int64]) -> None:
+    """Count all ``places`` in table[0] and the ``found`` ones of them in table[1]."""
+    if len(places) < table.shape[1]:
+        np.add.at(table[0], places, 1)
+    else:  # twice as fast where the table is the smaller of the two
+        table[0] += np.bincount(places, minlength=table.shape[1])
+    np.add.at(table[1], places[found], 1)
