@@ -24,7 +24,7 @@ from gmmseg.models import Segmenter, build, from_pretrained
 from gmmseg.models.heads import HeadSettings
 from gmmseg.models.segmenter import replace_head
 from gmmseg.training.checkpoint import find_checkpoint
-from gmmseg.training.optim import freeze_backbone, make_optimizer, make_schedule
+from gmmseg.training.optim import freeze_backbone, make_optimizer, make_schedule, make_warm_classifier
 from gmmseg.training.trainer import Trainer
 
 Progress = Callable[[int, int, str], None]
@@ -50,7 +50,8 @@ def train(config: Config, folder: Path, *, resume: Path | None = None, cpu: bool
     loader = make_loader(config, dataset, folder, accelerator)
     if config.train.backbone_multiplier == 0:
         freeze_backbone(segmenter)
-    optimizer = make_optimizer(segmenter, config.train)
+    warm_classifier = make_warm_classifier(segmenter, config.train)
+    optimizer = make_optimizer(segmenter, config.train, warm_classifier)
     validation = validation_data(config.data)
     trainer = Trainer(
         segmenter,
@@ -62,6 +63,7 @@ def train(config: Config, folder: Path, *, resume: Path | None = None, cpu: bool
         config.train,
         folder,
         (lambda model: validate(model, validation, config.inference)) if validation is not None else None,
+        warm_classifier,
     )
     if accelerator.is_main_process:
         folder.mkdir(parents=True, exist_ok=True)

@@ -8,9 +8,13 @@ from gmmseg.models import Segmenter
 from gmmseg.training.settings import TrainSettings
 
 
-def make_optimizer(segmenter: Segmenter, settings: TrainSettings) -> Optimizer:
-    """AdamW or SGD over `parameter_groups`."""
+def make_optimizer(
+    segmenter: Segmenter, settings: TrainSettings, warm_classifier: nn.Module | None = None
+) -> Optimizer:
+    """AdamW or SGD over `parameter_groups`, and the warm-up's classifier where there is one."""
     groups = parameter_groups(segmenter, settings)
+    if warm_classifier is not None:
+        groups.append({"params": list(warm_classifier.parameters()), "lr": settings.learning_rate})
     if settings.optimizer == "sgd":
         return SGD(groups, lr=settings.learning_rate, momentum=settings.momentum)
     return AdamW(groups, lr=settings.learning_rate)
@@ -39,6 +43,14 @@ def parameter_groups(segmenter: Segmenter, settings: TrainSettings) -> list[dict
         }
         for (part, decayed), parameters in groups.items()
     ]
+
+
+def make_warm_classifier(segmenter: Segmenter, settings: TrainSettings) -> nn.Module | None:
+    """The linear classifier of points that trains them during the softmax warm-up, if there is one."""
+    mixture = segmenter.mixture
+    if mixture is None or not settings.softmax_steps:
+        return None
+    return nn.Conv2d(mixture.dim, mixture.num_classes, 1).to(mixture.means.device)
 
 
 def freeze_backbone(segmenter: Segmenter) -> None:

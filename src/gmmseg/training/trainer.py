@@ -19,6 +19,7 @@ from gmmseg.models import Segmenter, SegmenterOutput
 from gmmseg.models.segmenter import cross_entropy
 from gmmseg.training.checkpoint import load_checkpoint, save_checkpoint
 from gmmseg.training.logging import RunLog
+from gmmseg.training.optim import learning_rate_factor
 from gmmseg.training.settings import TrainSettings
 
 Validate = Callable[[Segmenter], dict[str, float]]
@@ -52,7 +53,8 @@ class Trainer:
     """Owns the loop and its state; everything it needs is handed over already built.
 
     ``em`` is None for softmax twins and discriminative mixtures. ``validate`` returns named numbers for a
-    segmenter; the one called ``score`` decides which weights are best.
+    segmenter; the one called ``score`` decides which weights are best. ``warm_classifier`` maps points to
+    logits during a softmax warm-up.
     """
 
     def __init__(
@@ -66,10 +68,11 @@ class Trainer:
         settings: TrainSettings,
         folder: Path,
         validate: Validate | None = None,
+        warm_classifier: nn.Module | None = None,
     ) -> None:
         self.segmenter, self.em, self.settings, self.folder = segmenter, em, settings, folder
         self.accelerator, self.validate, self.loader = accelerator, validate, loader
-        self.warm_classifier = self._make_warm_classifier(optimizer)
+        self.warm_classifier = warm_classifier
         self.network, self.optimizer = accelerator.prepare(segmenter, optimizer)
         self.schedule = schedule
         decay = settings.ema
@@ -184,31 +187,20 @@ class Trainer:
     def _maybe_no_sync(self, last: bool) -> Any:
         return nullcontext() if last else self.accelerator.no_sync(self.network)
 
-    def _make_warm_classifier(self, optimizer: Optimizer) -> nn.Module | None:
-        """A linear classifier of points for the softmax warm-up, trained with the rest."""
-        mixture = self.segmenter.mixture
-        if not self.settings.softmax_steps or mixture is None:
-            return None
-        classifier = nn.Conv2d(mixture.dim, mixture.num_classes, 1).to(mixture.means.device)
-        optimizer.add_param_group(
-            {"params": list(classifier.parameters()), "lr": self.settings.learning_rate}
-        )
-        return classifier
-
     def _check(self, loss: Tensor, batch: Batch) -> None:
         if not bool(loss.isfinite()):
             path = save_checkpoint(
                 self.folder / "checkpoints", self.step, self.state_dict(), label="diverged"
             )
             raise TrainingDiverged(
-                f"the loss is {float(loss)} at step {self.step} on the batch {', '.join(batch.names)}; "
+                f"the loss is {loss.item()} at step {self.step} on the batch {', '.join(batch.names)}; "
                 f"the state is in {path}. Try a lower learning rate, clip_norm, or precision: no"
             )
 
     # Reports ------------------------------------------------------------------------------------------
 
     def _report(self, log: RunLog, terms: dict[str, float], speed: float, em_seconds: float) -> None:
-        rate = self.optimizer.param_groups[-1]["lr"]
+        rate = self.settings.learning_rate * learning_rate_factor(self.step - 1, self.settings)
         log.advance({"loss": f"{terms['loss']:.3f}", "lr": f"{rate:.1e}", "images/s": f"{speed:.1f}"})
         if self.step % self.settings.log_every and self.step < self.settings.steps:
             return

@@ -1,0 +1,184 @@
+import json
+import os
+import signal
+from dataclasses import replace
+
+import pytest
+import torch
+from accelerate import Accelerator
+
+import gmmseg
+from gmmseg.data.augmented import AugmentedDataset
+from gmmseg.data.loading import EpochLoader, ShuffledSampler
+from gmmseg.data.scenes import Scenes
+from gmmseg.data.transforms import training_transform
+from gmmseg.labels import IGNORE
+from gmmseg.mixture import OnlineEM
+from gmmseg.training.checkpoint import find_checkpoint
+from gmmseg.training.optim import make_optimizer, make_schedule, make_warm_classifier
+from gmmseg.training.settings import TrainSettings
+from gmmseg.training.trainer import Interrupted, Trainer, TrainingDiverged
+
+SETTINGS = TrainSettings(
+    steps=6,
+    batch_size=2,
+    log_every=1,
+    save_every=3,
+    validate_every=3,
+    warmup_steps=2,
+    backbone_multiplier=1.0,
+)
+
+
+class Cached:
+    """Scenes drawn once for all tests of this file."""
+
+    name, split, label_space = "scenes", "train", Scenes("train").label_space
+    samples = [Scenes("train", size=(32, 48))[index] for index in range(5)]
+
+    def __len__(self):
+        return len(self.samples)
+
+    def __getitem__(self, index):
+        return self.samples[index]
+
+
+def make_trainer(folder, settings=SETTINGS, head="default", validate=None, dataset=None, scale=(0.5, 2.0)):
+    torch.manual_seed(0)
+    segmenter = gmmseg.build("tiny_unet", num_classes=10, head=head)
+    loader = EpochLoader(
+        AugmentedDataset(dataset or Cached(), training_transform((32, 48), scale=scale)),
+        ShuffledSampler(5),
+        settings.batch_size,
+    )
+    warm = make_warm_classifier(segmenter, settings)
+    optimizer = make_optimizer(segmenter, settings, warm)
+    em = OnlineEM(segmenter.mixture) if segmenter.mixture is not None else None
+    schedule = make_schedule(optimizer, settings)
+    return Trainer(
+        segmenter, loader, optimizer, schedule, em, Accelerator(cpu=True), settings, folder, validate, warm
+    )
+
+
+def entries(folder):
+    return [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("head", "change"),
+    [("default", {}), ("softmax", {}), ("default", {"ema": 0.9, "softmax_steps": 4, "accumulate": 2})],
+)
+def test_a_resumed_run_equals_an_uninterrupted_one_bit_for_bit(tmp_path, head, change):
+    settings = replace(SETTINGS, **change)
+    whole = make_trainer(tmp_path / "whole", settings, head)
+    expected = whole.run()
+    # The same run, ended at step 3 in the middle of an epoch, and gone on with by a new process's objects.
+    first = make_trainer(tmp_path / "parts", settings, head)
+    first.settings = replace(settings, steps=3)
+    first.run()
+    second = make_trainer(tmp_path / "parts", settings, head)
+    torch.manual_seed(99)  # whatever the new process did before
+    second.resume(find_checkpoint(tmp_path / "parts"))
+    resumed = second.run()
+    assert second.step == 6
+    for name, value in expected.state_dict().items():
+        assert torch.equal(value, resumed.state_dict()[name]), name
+
+
+def test_training_lowers_the_loss_and_logs_it(tmp_path):
+    settings = replace(SETTINGS, steps=30, learning_rate=3e-3, save_every=100)
+    make_trainer(tmp_path, settings).run()
+    losses = [entry["loss"] for entry in entries(tmp_path) if entry["kind"] == "train"]
+    assert len(losses) == 30
+    assert sum(losses[-5:]) < 0.9 * sum(losses[:5])
+    assert {"learning_rate", "images_per_second", "em", "em_seconds"} <= set(entries(tmp_path)[-1])
+    assert entries(tmp_path)[-1]["em"]["log_likelihood"] == pytest.approx(0, abs=1e4)
+
+
+def test_accumulated_batches_give_the_gradient_of_one_large_batch(tmp_path):
+    """With norms in evaluation mode and no padding, so that the mean over batches is that over pixels."""
+    gradients = []
+    for batch_size, accumulate in ((4, 1), (2, 2)):
+        settings = replace(SETTINGS, steps=1, batch_size=batch_size, accumulate=accumulate)
+        trainer = make_trainer(tmp_path / str(batch_size), settings, scale=(1.0, 1.0))
+        trainer._set_train_mode = lambda trainer=trainer: trainer.network.eval()
+        trainer.optimizer.zero_grad = lambda: None
+        trainer.run()
+        gradients.append([p.grad.clone() for p in trainer.segmenter.parameters() if p.grad is not None])
+    for one, two in zip(*gradients):
+        torch.testing.assert_close(one, two, atol=1e-4, rtol=1e-3)
+
+
+def test_mixtures_move_only_in_em_and_the_twin_has_none(tmp_path):
+    trainer = make_trainer(tmp_path, replace(SETTINGS, steps=1))
+    before = trainer.segmenter.mixture.means.clone()
+    trainer.em.step = lambda *batch: None
+    trainer.run()
+    assert torch.equal(trainer.segmenter.mixture.means, before)
+    assert make_trainer(tmp_path, head="softmax").em is None
+
+
+def test_a_frozen_backbone_does_not_move_nor_do_its_norms(tmp_path):
+    trainer = make_trainer(tmp_path, replace(SETTINGS, backbone_multiplier=0.0))
+    before = {name: value.clone() for name, value in trainer.segmenter.backbone.state_dict().items()}
+    head_before = trainer.segmenter.head.projection[0].weight.clone()
+    trainer.run()
+    for name, value in trainer.segmenter.backbone.state_dict().items():
+        assert torch.equal(value, before[name]), name
+    assert not torch.equal(trainer.segmenter.head.projection[0].weight, head_before)
+
+
+def test_best_weights_are_those_of_the_best_validation(tmp_path):
+    scores = iter([0.9, 0.2])
+    trainer = make_trainer(tmp_path, validate=lambda segmenter: {"score": next(scores)})
+    kept = {}
+    save = gmmseg.Segmenter.save_pretrained
+
+    def remember(segmenter, folder):
+        kept["step"] = trainer.step
+        save(segmenter, folder)
+
+    trainer.segmenter.save_pretrained = lambda folder: remember(trainer.segmenter, folder)
+    trainer.run()
+    assert kept["step"] == 3
+    assert [entry["score"] for entry in entries(tmp_path) if entry["kind"] == "validation"] == [0.9, 0.2]
+    gmmseg.from_pretrained(tmp_path / "best")
+
+
+def test_a_stop_request_saves_and_leaves(tmp_path):
+    def validate(segmenter):
+        os.kill(os.getpid(), signal.SIGINT)
+        return {"score": 0.0}
+
+    trainer = make_trainer(tmp_path, replace(SETTINGS, save_every=100), validate=validate)
+    with pytest.raises(Interrupted, match="stopped at step 3"):
+        trainer.run()
+    assert find_checkpoint(tmp_path).name == "step_00000003.pt"
+
+
+def test_a_loss_that_is_not_finite_stops_with_the_batch_named(tmp_path):
+    trainer = make_trainer(tmp_path)
+    trainer.segmenter.head.projection[0].weight.data.fill_(float("nan"))
+    with pytest.raises(TrainingDiverged, match=r"step 0 on the batch scenes_train_\d+"):
+        trainer.run()
+    assert list((tmp_path / "checkpoints").glob("diverged_*.pt"))
+
+
+def test_an_all_ignored_batch_is_survived(tmp_path):
+    class Unlabelled(Cached):
+        samples = [replace(s, labels=torch.full_like(s.labels, IGNORE)) for s in Cached.samples]
+
+    trained = make_trainer(tmp_path, dataset=Unlabelled()).run()
+    assert all(value.isfinite().all() for value in trained.state_dict().values())
+
+
+def test_a_class_never_seen_is_warned_about(tmp_path, capsys):
+    class OneClass(Cached):
+        samples = [replace(s, labels=torch.zeros_like(s.labels)) for s in Cached.samples]
+
+    trainer = make_trainer(tmp_path, replace(SETTINGS, steps=1), dataset=OneClass())
+    trainer.segmenter.label_names = tuple("abcdefghij")
+    trainer.step = 300
+    trainer.settings = replace(SETTINGS, steps=301)
+    trainer.run()
+    assert "no pixel of these classes was seen: b, c, d" in capsys.readouterr().out
