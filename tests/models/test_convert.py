@@ -265,6 +265,17 @@ def test_auxiliary_heads_come_along(images: Tensor) -> None:
     assert "auxiliary" in other.losses(other(images), labels)
 
 
+def test_names_of_classes_are_kept_with_the_classes() -> None:
+    from transformers import SegformerConfig, SegformerForSemanticSegmentation
+
+    sizes = {"depths": [1, 1, 1, 1], "hidden_sizes": [8, 16, 40, 64], "decoder_hidden_size": 16}
+    config = SegformerConfig(id2label={0: "road", 1: "sky"}, **sizes)
+    model = SegformerForSemanticSegmentation(config)
+    assert gmmseg.convert(model).label_names == ("road", "sky")
+    assert gmmseg.convert(model, num_classes=3).label_names is None
+    assert gmmseg.convert(_segformer()).label_names is None
+
+
 def test_refusals_say_how_to_name_the_layer() -> None:
     with pytest.raises(ConversionError, match=r'OwnNetwork.*classifier="\.\.\.".*top\.scores'):
         gmmseg.convert(OwnNetwork())
@@ -272,6 +283,8 @@ def test_refusals_say_how_to_name_the_layer() -> None:
         gmmseg.convert(OwnNetwork(), classifier="top.score")
     with pytest.raises(ConversionError, match="holds 0 convolutions"):
         gmmseg.convert(OwnNetwork(), classifier="encoder.1")
+    with pytest.raises(ValueError, match="num_classes must be at least 1"):
+        gmmseg.convert(OwnNetwork(), classifier="top.scores", num_classes=0)
     tokens = nn.Sequential(nn.Conv2d(3, 6, 4, 4), nn.Flatten(2), nn.Linear(1024, CLASSES))
     with pytest.raises(ConversionError, match=r"\(1, 6, 1024\).*expected a map"):
         gmmseg.convert(tokens, classifier="2")
@@ -280,5 +293,5 @@ def test_refusals_say_how_to_name_the_layer() -> None:
 def test_a_classifier_of_another_task_is_refused() -> None:
     from torchvision.models import resnet18
 
-    with pytest.raises(ConversionError, match="not a segmentation network"):
+    with pytest.raises(ConversionError, match=r'not FCN, DeepLabV3 or LRASPP.*classifier="'):
         gmmseg.convert(resnet18(weights=None))

@@ -72,6 +72,12 @@ def test_names_colours_and_threshold_come_back(segmenter: Segmenter, tmp_path: P
     assert not loaded.training
 
 
+def test_names_for_other_classes_are_refused(segmenter: Segmenter, tmp_path: Path) -> None:
+    segmenter.label_names = ("road", "sky")
+    with pytest.raises(ValueError, match="label_names has 2 entries for 3 classes"):
+        segmenter.save_pretrained(tmp_path)
+
+
 def test_hand_made_segmenters_need_their_parts(tmp_path: Path) -> None:
     made = Segmenter(TinyUNetFeatures(), SoftmaxHead(64, 3))
     made.save_pretrained(tmp_path)

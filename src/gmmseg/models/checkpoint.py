@@ -22,6 +22,9 @@ FORMAT = 1
 
 def write_checkpoint(segmenter: "Segmenter", folder: Path) -> None:
     """Write both files to ``folder``; each appears whole or not at all."""
+    for what, values in (("label_names", segmenter.label_names), ("colours", segmenter.colours)):
+        if values is not None and len(values) != segmenter.num_classes:
+            raise ValueError(f"{what} has {len(values)} entries for {segmenter.num_classes} classes")
     folder.mkdir(parents=True, exist_ok=True)
     state = {
         name: value.detach().cpu().contiguous().clone() for name, value in segmenter.state_dict().items()

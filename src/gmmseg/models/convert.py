@@ -47,8 +47,22 @@ def convert(
     ``num_classes``: None keeps the model's. ``mean`` and ``std``: what the model was trained with.
     """
     settings = head_settings(head)
-    shared = share_weights(model)
-    if type(model).__name__ == "Mask2FormerForUniversalSegmentation":
+    if num_classes is not None and num_classes < 1:
+        raise ValueError(f"num_classes must be at least 1, got {num_classes}")
+    segmenter = _converted(share_weights(model), settings, num_classes, classifier, mean, std)
+    segmenter.label_names = _label_names(model, segmenter.num_classes)
+    return segmenter
+
+
+def _converted(
+    shared: nn.Module,
+    settings: HeadSettings,
+    num_classes: int | None,
+    classifier: str | None,
+    mean: Triple,
+    std: Triple,
+) -> Segmenter:
+    if type(shared).__name__ == "Mask2FormerForUniversalSegmentation":
         from gmmseg.models.masks import convert_mask2former
 
         return convert_mask2former(shared, settings, num_classes, mean, std)
@@ -63,6 +77,14 @@ def convert(
         auxiliary_heads=_auxiliary_heads(parts, classes),
         recipe=recipe,
     )
+
+
+def _label_names(model: nn.Module, num_classes: int) -> tuple[str, ...] | None:
+    """What transformers' models call their classes, where they have names and the classes are kept."""
+    names = getattr(getattr(model, "config", None), "id2label", None)
+    if not names or len(names) != num_classes or names.get(0) == "LABEL_0":
+        return None
+    return tuple(str(names[i]) for i in range(num_classes))
 
 
 def share_weights(model: nn.Module) -> nn.Module:

@@ -68,7 +68,10 @@ def dissect_torchvision(model: Any) -> Dissection:
     """The classifier is the last convolution; the upsampling after it is left out."""
     kind = type(model).__name__
     if kind not in ("FCN", "DeepLabV3", "LRASPP"):
-        raise ConversionError(f"torchvision's {kind} is not a segmentation network (FCN, DeepLabV3, LRASPP)")
+        raise ConversionError(
+            f"torchvision's {kind} is not FCN, DeepLabV3 or LRASPP: name the layer that "
+            'makes its class scores, convert(model, classifier="...")'
+        )
     source = _source(model)
     if kind == "LRASPP":
         low, high = model.classifier.low_classifier, model.classifier.high_classifier
