@@ -60,3 +60,23 @@ def test_what_does_not_fit_is_listed(published: Path, tmp_path: Path) -> None:
         WeightsError, match=r"w\.pth does not fit SegformerModel.*patch_embeddings\.proj\.bias"
     ):
         huggingface.mit_segformer("b0", str(tmp_path / "w.pth"))
+
+
+def test_a_published_swin_classifier_serves_as_backbone(tmp_path: Path, generator: torch.Generator) -> None:
+    """The folder holds what the authors publish, a classifier: the backbone needs most of its tensors."""
+    from transformers import SwinConfig, SwinForImageClassification
+
+    torch.manual_seed(1)
+    sizes = {"embed_dim": 8, "depths": [1, 1, 1, 1], "num_heads": [1, 2, 2, 4], "window_size": 4}
+    classifier = SwinForImageClassification(SwinConfig(**sizes, num_labels=3)).eval()
+    classifier.save_pretrained(tmp_path)
+    with pytest.warns(UserWarning, match=r"tensors not used.*classifier"):
+        features = huggingface.swin_upernet(
+            huggingface.swin_config(8, [1, 1, 1, 1], [1, 2, 2, 4], 4), str(tmp_path), channels=16
+        )
+    theirs = classifier.swin.state_dict()
+    ours = {name.removeprefix("swin."): value for name, value in features.backbone.state_dict().items()}
+    shared = [name for name in ours if name in theirs]
+    assert len(shared) > 60
+    for name in shared:
+        assert torch.equal(ours[name], theirs[name]), name
