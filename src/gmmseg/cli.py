@@ -213,7 +213,8 @@ def demo(
     """Train a GMM segmenter and its softmax twin on built-in scenes, judge both, write a report."""
     from gmmseg.demo import run_demo
 
-    report = run_demo(out, seed=seed, steps=steps, say=typer.echo)
+    with _Bar("judging") as bar:
+        report = run_demo(out, seed=seed, steps=steps, say=typer.echo, progress=bar)
     typer.echo(f"report: {report}")
 
 

@@ -189,7 +189,6 @@ def evaluate(
     steps: Sequence[Any] = (),
     components: str | None = None,
     inference: InferenceSettings = WHOLE_IMAGE,
-    curves: dict[str, Any] | None = None,
     seeds: dict[str, int] | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
@@ -210,7 +209,6 @@ def evaluate(
                 predictor, dataset, short_side=inference.short_side, progress=progress
             )
         else:
-            own_curves: dict[str, Any] = {}
             entry = evaluate_anomaly(
                 predictor,
                 dataset,
@@ -218,11 +216,8 @@ def evaluate(
                 steps=steps,
                 components=components,
                 short_side=inference.short_side,
-                curves=own_curves,
                 progress=progress,
             )
-            if curves is not None:
-                curves[dataset.name] = own_curves
         entries[f"{dataset.name}/{dataset.split}"] = entry
     settings = {"inference": inference.__dict__, "score_names": [score.name for score in chosen]}
     return build_results(name, entries, seeds=seeds, settings=settings)

@@ -108,14 +108,12 @@ def evaluate_anomaly(
     components: str | None = None,
     intervals: bool = True,
     short_side: int | None = None,
-    curves: dict[str, Any] | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
     """AUROC, AP and FPR95 of each score on an anomaly set; an entry for `build_results`.
 
     ``steps`` are post-processings applied one after the other; each score is then reported with and without
-    them. ``components`` (anomaly or obstacle) adds component metrics, in a second pass. ``curves``, when
-    given, receives the points of each score's curve for plotting.
+    them. ``components`` (anomaly or obstacle) adds component metrics, in a second pass.
     """
     found = {score.name: AnomalyCurve(per_image=intervals) for score in scores}
     if steps:
@@ -132,8 +130,6 @@ def evaluate_anomaly(
     parts = (
         _components(predictor, dataset, scores, found, components, short_side, progress) if components else {}
     )
-    if curves is not None:
-        curves.update({name: curve.curve() for name, curve in found.items()})
     return anomaly_entry(found, parts)
 
 

@@ -19,6 +19,7 @@ from gmmseg.evaluation.detection import AnomalyCurve
 from gmmseg.evaluation.pooled import EvaluationError
 
 FORMAT = 1
+_CURVE_POINTS = 200  # enough to draw a smooth line
 _LIBRARIES = ("gmmseg", "torch", "numpy", "scipy", "torchmetrics")
 
 CLOSED_SET_PROTOCOL = {
@@ -81,6 +82,7 @@ def anomaly_entry(
 
 def _score_entry(curve: AnomalyCurve, components: ComponentMetrics | None) -> dict[str, Any]:
     entry: dict[str, Any] = {key: plain(value) for key, value in curve.compute().items()}
+    entry["curve"] = {key: plain(value) for key, value in curve.curve(_CURVE_POINTS).items()}
     if components is not None:
         entry["components"] = {key: plain(value) for key, value in components.compute().items()}
     if curve.per_image:

@@ -204,7 +204,7 @@ class Trainer:
         log.advance({"loss": f"{terms['loss']:.3f}", "lr": f"{rate:.1e}", "images/s": f"{speed:.1f}"})
         if self.step % self.settings.log_every and self.step < self.settings.steps:
             return
-        entry = {**terms, "learning_rate": rate, "images_per_second": speed}
+        entry: dict[str, Any] = {**terms, "learning_rate": rate, "images_per_second": speed}
         if self.em is not None:
             health = self.em.diagnostics()
             entry |= {"em_seconds": em_seconds, "em": health}

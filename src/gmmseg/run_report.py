@@ -1,0 +1,290 @@
+"""The report of runs and results: what was measured, what it looks like, how it came about."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from gmmseg import run
+from gmmseg.evaluation import load_results
+from gmmseg.inference import Predictor
+from gmmseg.inference.pictures import default_colours
+from gmmseg.inference.windows import forward
+from gmmseg.labels import IGNORE
+from gmmseg.models import Segmenter
+from gmmseg.report import plots
+from gmmseg.report.histograms import histogram_from_curve
+from gmmseg.report.logs import read_log
+from gmmseg.report.panels import Example, ModelMaps, panel
+from gmmseg.report.report import Report
+from gmmseg.report.sections import Column, Figure, Gallery, Highlight, Section, Table
+
+_EXAMPLES = 4
+_SEARCHED = 40  # images looked through for examples with something unknown in them
+_PROJECTED = 12  # images whose points are drawn
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A run folder or a results file, and what of it is there."""
+
+    name: str
+    results: dict[str, Any] | None
+    log: list[dict[str, Any]]
+    config: str
+    model: Segmenter | None
+
+
+def write_report(sources: Sequence[Path], datasets: Sequence[Any], out: Path) -> None:
+    """One HTML page about ``sources`` (the subject first, then its twin), with pictures of ``datasets``."""
+    subjects = [open_subject(Path(source)) for source in sources]
+    sections = [
+        _summary(subjects),
+        _pictures(subjects, datasets),
+        _unknown(subjects),
+        _calibration(subjects, datasets),
+        _training(subjects),
+        _settings(subjects),
+    ]
+    report = Report(
+        " and ".join(subject.name for subject in subjects),
+        tuple(section for section in sections if section is not None),
+        "Made by `gmmseg report`. Every number is in the results files beside the runs.",
+        _highlights(subjects),
+    )
+    report.write(Path(out))
+
+
+def open_subject(source: Path) -> Subject:
+    """What a run folder (results.json, log.jsonl, config.yaml, weights) or a results file holds."""
+    if source.is_file():
+        results = load_results(source)
+        return Subject(str(results["name"]), results, [], "", None)
+    if not source.is_dir():
+        raise FileNotFoundError(f"{source}: neither a run folder nor a results file")
+    results_file, log, config = source / "results.json", source / "log.jsonl", source / "config.yaml"
+    trained = any((source / part / "config.json").is_file() for part in ("best", "final"))
+    if not (results_file.is_file() or trained):
+        raise FileNotFoundError(f"{source}: holds neither results.json nor trained weights")
+    return Subject(
+        source.name,
+        load_results(results_file) if results_file.is_file() else None,
+        read_log(log) if log.is_file() else [],
+        config.read_text(encoding="utf-8") if config.is_file() else "",
+        run.open_model(source) if trained else None,
+    )
+
+
+# Numbers ----------------------------------------------------------------------------------------------
+
+
+def _entries(subjects: Iterable[Subject], task: str) -> Iterable[tuple[Subject, str, dict[str, Any]]]:
+    for subject in subjects:
+        for key, entry in (subject.results or {"sets": {}})["sets"].items():
+            if entry["task"] == task:
+                yield subject, key, entry
+
+
+def _summary(subjects: list[Subject]) -> Section | None:
+    closed = tuple(
+        (subject.name, key, *(100 * entry["metrics"][name] for name in ("miou", "pixel_accuracy", "ece")))
+        for subject, key, entry in _entries(subjects, "closed_set")
+    )
+    detection = tuple(
+        (f"{subject.name}: {name}", key, *(100 * score[metric] for metric in ("auroc", "ap", "fpr95")))
+        for subject, key, entry in _entries(subjects, "anomaly")
+        for name, score in entry["scores"].items()
+    )
+    tables = []
+    if closed:
+        columns = (
+            Column("model"), Column("set"), Column("mIoU %", "higher"), Column("pixel accuracy %", "higher"),
+            Column("ECE %", "lower", 2),
+        )  # fmt: skip
+        tables.append(Table(columns, closed, "Known classes"))
+    if detection:
+        columns = (
+            Column("model: score"), Column("set"), Column("AUROC %", "higher"), Column("AP %", "higher"),
+            Column("FPR95 %", "lower"),
+        )  # fmt: skip
+        tables.append(Table(columns, detection, "Finding unknown objects, pooled over all pixels"))
+    text = (
+        "mIoU is that of one confusion matrix over the whole set; ECE has 15 bins of the top posterior. "
+        "AUROC, AP and FPR95 pool every pixel of the set. `nll` is the mixtures' negative log-likelihood; "
+        "the other scores read the posterior or the logits."
+    )
+    return Section("Results", text, tuple(tables)) if tables else None
+
+
+def _highlights(subjects: list[Subject]) -> tuple[Highlight, ...]:
+    """The subject's main numbers, with the twin's beside them."""
+    found = []
+    for label, metric in (("mIoU", "miou"), ("calibration error (ECE)", "ece")):
+        values = [(s.name, 100 * e["metrics"][metric]) for s, _, e in _entries(subjects, "closed_set")]
+        if values:
+            found.append(Highlight(label, f"{values[0][1]:.1f} %", _others(values[1:])))
+    best = [
+        (subject.name, 100 * max(score["ap"] for score in entry["scores"].values()))
+        for subject, _, entry in _entries(subjects, "anomaly")
+    ]
+    if best:
+        found.append(Highlight("AP on unknown objects, best score", f"{best[0][1]:.1f} %", _others(best[1:])))
+    return tuple(found)
+
+
+def _others(values: list[tuple[str, float]]) -> str:
+    return ", ".join(f"{name} {value:.1f} %" for name, value in values)
+
+
+def _unknown(subjects: list[Subject]) -> Section | None:
+    """ROC and precision-recall of every score on the first anomaly set, histograms of each model's best."""
+    curves: dict[str, dict[str, Any]] = {}
+    figures: list[Figure] = []
+    histograms: list[Figure] = []
+    for subject, _, entry in _entries(subjects, "anomaly"):
+        scores = {name: score for name, score in entry["scores"].items() if "curve" in score}
+        for name, score in scores.items():
+            curves.setdefault(
+                f"{subject.name}: {name}", {**score["curve"], "auroc": score["auroc"], "ap": score["ap"]}
+            )
+        if scores:
+            best = max(scores, key=lambda name: scores[name]["ap"])
+            histogram = histogram_from_curve(scores[best]["curve"])
+            histograms.append(plots.score_histogram(f"{subject.name}: {best}", histogram))
+    if not curves:
+        return None
+    figures += [plots.roc_curves(curves), plots.pr_curves(curves)]
+    return Section(
+        "Finding the unknown",
+        "Every pixel of the anomaly set, ignored ones left out. The histograms show each model's best score.",
+        figures=(*figures, *histograms),
+    )
+
+
+def _calibration(subjects: list[Subject], datasets: Sequence[Any]) -> Section | None:
+    tables = {
+        subject.name: entry["reliability"]
+        for subject, _, entry in _entries(subjects, "closed_set")
+        if "reliability" in entry
+    }
+    figures = [plots.reliability_diagram(tables)] if tables else []
+    figures += [figure for subject in subjects if (figure := _projection(subject, datasets)) is not None]
+    if not figures:
+        return None
+    text = (
+        "A calibrated model is right as often as it says: its line lies on the diagonal. Beside it the "
+        "points of known classes, the mixtures that describe them, and where unknown objects fall."
+    )
+    return Section("Calibration and the mixtures", text, figures=tuple(figures))
+
+
+@torch.no_grad()
+def _projection(subject: Subject, datasets: Sequence[Any]) -> Figure | None:
+    known = next((each for each in datasets if each.label_space is not None), None)
+    strange = next((each for each in datasets if each.label_space is None), None)
+    model = subject.model
+    if model is None or model.mixture is None or known is None:
+        return None
+    points, labels = _points(model, known)
+    unknown = None
+    if strange is not None:
+        everything, masks = _points(model, strange)
+        unknown = everything[masks == 1]
+    names = model.label_names or tuple(str(index) for index in range(model.num_classes))
+    keep = labels != IGNORE
+    return plots.projection(
+        points[keep], labels[keep], model.mixture.means, model.mixture.variances, names, unknown=unknown
+    )
+
+
+def _points(model: Segmenter, dataset: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """Points (n d) and labels (n) of the first few images."""
+    found = []
+    for index in range(min(_PROJECTED, len(dataset))):
+        sample = dataset[index]
+        output = forward(model, sample.image.float()[None] / 255)
+        found.append(model.em_points(output, sample.labels[None].long())[:2])
+    return torch.cat([points for points, _ in found]), torch.cat([labels for _, labels in found])
+
+
+# Pictures ---------------------------------------------------------------------------------------------
+
+
+def _pictures(subjects: list[Subject], datasets: Sequence[Any]) -> Section | None:
+    models = {subject.name: subject.model for subject in subjects if subject.model is not None}
+    if not models or not datasets:
+        return None
+    first = next(iter(models.values()))
+    colours = first.colours or default_colours(first.num_classes)
+    galleries = tuple(
+        _example(models, dataset, index, colours)
+        for dataset in sorted(datasets, key=lambda each: each.label_space is not None)
+        for index in _chosen(dataset)
+    )
+    names = first.label_names or tuple(str(index) for index in range(first.num_classes))
+    text = (
+        "Bright is strange. Striped pixels lie above the model's own threshold, chosen on known pixels alone."
+    )
+    return Section("What it looks like", text, legend=tuple(zip(names, colours)), galleries=galleries)
+
+
+def _chosen(dataset: Any) -> list[int]:
+    """Examples to show: of an anomaly set those with most unknown pixels, of others the first."""
+    if dataset.label_space is not None:
+        return list(range(min(2, len(dataset))))
+    sizes = [int((dataset[index].labels == 1).sum()) for index in range(min(_SEARCHED, len(dataset)))]
+    return sorted(np.argsort(sizes)[::-1][:_EXAMPLES].tolist())
+
+
+def _example(models: dict[str, Segmenter], dataset: Any, index: int, colours: Any) -> Gallery:
+    sample = dataset[index]
+    image = sample.image.permute(1, 2, 0).numpy()
+    maps = {}
+    for name, model in models.items():
+        predicted = Predictor(model).predict(sample.image)
+        maps[name] = ModelMaps(
+            predicted.labels.numpy(),
+            predicted.posterior.amax(0).numpy(),
+            predicted.anomaly.numpy(),
+            model.threshold,
+        )
+    labels = sample.labels.numpy()
+    known = dataset.label_space is not None
+    return panel(
+        Example(sample.name, image, maps, labels if known else None, None if known else labels), colours
+    )
+
+
+# How it came about ------------------------------------------------------------------------------------
+
+
+def _training(subjects: list[Subject]) -> Section | None:
+    logs = {subject.name: subject.log for subject in subjects if subject.log}
+    if not logs:
+        return None
+    train = {name: [e for e in log if e["kind"] == "train"] for name, log in logs.items()}
+    validation = {name: [e for e in log if e["kind"] == "validation"] for name, log in logs.items()}
+    health = {
+        name: [{"step": e["step"], **e["em"]} for e in entries if "em" in e]
+        for name, entries in train.items()
+    }
+    figures = [plots.training_curve(train, "posterior", "cross-entropy of the posterior")]
+    if any(validation.values()):
+        figures.append(plots.training_curve(validation, "miou", "mIoU on the validation set"))
+    health = {name: entries for name, entries in health.items() if entries}
+    if health:
+        figures += plots.em_diagnostics(health)
+    return Section(
+        "Training", "Loss and validation, then what EM reports of its mixtures.", figures=tuple(figures)
+    )
+
+
+def _settings(subjects: list[Subject]) -> Section | None:
+    texts = [f"# {subject.name}\n{subject.config}" for subject in subjects if subject.config]
+    versions = [f"# versions\n{subject.results['versions']}" for subject in subjects[:1] if subject.results]
+    if not texts + versions:
+        return None
+    return Section("Settings", "Everything needed to run it again.", details="\n".join(texts + versions))
