@@ -173,6 +173,8 @@ def test_float64_is_ranked_as_it_is_while_small_and_with_a_warning_when_not(
     assert curve.compute()["auroc"] == pytest.approx(exact(1000 + 1e-9 * even, mask)[0])
     with pytest.warns(UserWarning, match="ranked as float32"):
         curve.update(even, mask)
+    with pytest.warns(UserWarning, match="ranked as float32"):
+        seen(np.repeat(even, 2), np.repeat(mask, 2))
 
 
 def test_what_is_ignored_does_not_count_and_counts_are_told() -> None:

@@ -28,6 +28,7 @@ class AnomalyCurve(PooledMetric):
 
     bins: Tensor
     folded: Tensor
+    pixels: Tensor
     ignored: Tensor
     images: Tensor
     kept_normal: list[Tensor]
@@ -42,6 +43,7 @@ class AnomalyCurve(PooledMetric):
         self.add_state(
             "folded", torch.zeros(len(tables.FOLDINGS), 2, tables.NUM_SLOTS, dtype=torch.int64), "sum"
         )
+        self.add_state("pixels", torch.zeros(2, dtype=torch.int64), "sum")  # all, and the anomalous of them
         self.add_state("ignored", torch.zeros((), dtype=torch.int64), "sum")
         self.add_state("images", torch.zeros((), dtype=torch.int64), "sum")
         for kept in ("kept_normal", "kept_anomalous", "summaries"):
@@ -54,32 +56,32 @@ class AnomalyCurve(PooledMetric):
         everything = bool(valid.all())  # picking is slow, and most images have nothing to ignore
         anomalous = (marks.ravel() if everything else marks[valid]) == 1
         picked = values.ravel() if everything else values[valid]
-        tables.count_(self.bins.numpy(), self.folded.numpy(), _single(picked, source), anomalous)
+        single = _single(picked, source)
+        tables.count_(self.bins.numpy(), self.folded.numpy(), single, anomalous)
+        self.pixels += torch.tensor([anomalous.size, np.count_nonzero(anomalous)])
         self.ignored += marks.size - picked.size
         self.images += len(marks) if marks.ndim == 3 else 1
         if self.per_image:
             self.summaries += [_summary(v, m) for v, m in _one_by_one(values, marks)]
-        self._keep(picked, anomalous)
+        self._keep(picked, single, anomalous)
 
-    def _keep(self, picked: np.ndarray, anomalous: np.ndarray) -> None:
+    def _keep(self, picked: np.ndarray, single: np.ndarray, anomalous: np.ndarray) -> None:
         if self._is_exact():
             self.kept_anomalous.append(torch.from_numpy(picked[anomalous]))
             self.kept_normal.append(torch.from_numpy(picked[~anomalous]))
-        else:
-            self._forget()
+            return
+        self._forget()
+        if picked is not single and not np.array_equal(picked, single):
+            _warn_of_rounding()
 
     def _forget(self) -> None:
         if any(part.dtype == torch.float64 for part in self.kept_normal):
-            warnings.warn(
-                f"float64 scores of more than {KEPT_PIXELS} pixels are ranked as float32; use exact=True if "
-                "scores differ by less than float32 can tell",
-                stacklevel=4,
-            )
+            _warn_of_rounding()
         self.kept_normal, self.kept_anomalous = [], []
 
     def _is_exact(self) -> bool:
         """Whether all pixels are to be kept: a function of how many there are, not of how they came."""
-        return self.exact or int(self.bins[0].sum()) <= KEPT_PIXELS
+        return self.exact or int(self.pixels[0]) <= KEPT_PIXELS
 
     def merge(self, other: Self) -> None:
         """Take in everything ``other`` has seen, as if this metric had seen it too."""
@@ -90,7 +92,7 @@ class AnomalyCurve(PooledMetric):
     def counts(self) -> dict[str, int]:
         """``images``, ``pixels`` judged, ``anomalous`` among them, and ``ignored`` pixels."""
         with self.sync_context():
-            pixels, anomalous = (int(number) for number in self.bins.sum(1))
+            pixels, anomalous = self.pixels.tolist()
             return {
                 "images": int(self.images),
                 "pixels": pixels,
@@ -147,7 +149,7 @@ class AnomalyCurve(PooledMetric):
         return opening.ranking(self.bins.numpy(), self.folded.numpy())
 
     def _ranking_refusals(self) -> None:
-        pixels, anomalous = (int(number) for number in self.bins.sum(1))
+        pixels, anomalous = self.pixels.tolist()
         if pixels == 0:
             raise EvaluationError("no pixel has been seen; call update first")
         if anomalous in (0, pixels):
@@ -173,6 +175,14 @@ def _joined(parts: list[Tensor] | Tensor) -> np.ndarray:
     """(n) float64 of the parts, also after they were gathered into one tensor."""
     parts = [parts] if isinstance(parts, Tensor) else parts
     return torch.cat([torch.zeros(0, dtype=torch.float64), *parts]).numpy()
+
+
+def _warn_of_rounding() -> None:
+    warnings.warn(
+        f"float64 scores of more than {KEPT_PIXELS} pixels are ranked as float32; use exact=True if scores "
+        "differ by less than float32 can tell",
+        stacklevel=2,
+    )
 
 
 def _single(values: np.ndarray, source: str) -> np.ndarray:
