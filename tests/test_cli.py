@@ -1,0 +1,50 @@
+"""What must be quick and cheap, each in a fresh interpreter."""
+
+import subprocess
+import sys
+
+HEAVY = ("timm", "transformers", "segmentation_models_pytorch", "torchvision", "matplotlib", "accelerate",
+         "torchmetrics", "gradio", "scipy")  # fmt: skip
+
+
+def modules_after(code):
+    script = f"{code}\nimport sys; print(' '.join(sys.modules))"
+    run = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=120
+    )
+    return set(run.stdout.splitlines()[-1].split())
+
+
+def test_importing_the_package_loads_torch_and_nothing_heavier():
+    loaded = modules_after("import gmmseg")
+    assert not loaded & set(HEAVY)
+
+
+def test_help_does_not_even_load_torch():
+    code = "import sys\nsys.argv = ['gmmseg', '--help']\nfrom gmmseg.cli import main\ntry: main()\nexcept SystemExit: pass"
+    assert not modules_after(code) & {"torch", *HEAVY}
+
+
+def test_every_command_explains_itself():
+    from typer.testing import CliRunner
+
+    from gmmseg.cli import app
+
+    for command in "train fit evaluate score compare predict demo report import zoo configs".split() + [
+        ("data", "check")
+    ]:
+        words = [command] if isinstance(command, str) else list(command)
+        result = CliRunner().invoke(app, [*words, "--help"])
+        assert result.exit_code == 0
+        assert len(result.output) > 150
+
+
+def test_public_names_are_reachable_and_wrong_ones_are_refused():
+    import pytest
+
+    import gmmseg
+
+    for name in gmmseg.__all__:
+        assert getattr(gmmseg, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        _ = gmmseg.nonsense

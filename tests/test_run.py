@@ -1,0 +1,241 @@
+"""The workflow as a user has it: train, evaluate, fit, predict, report, through the command line."""
+
+import contextlib
+import io
+import json
+import sys
+from typing import NamedTuple
+from unittest import mock
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import gmmseg
+from gmmseg import cli, run
+from gmmseg.config import load_config
+from gmmseg.data import open_dataset
+
+CLASSES = ("sky", "grass", "thing")
+
+
+class Outcome(NamedTuple):
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def gmmseg_command(*words, check=True):
+    """The command line in this process: what `gmmseg WORDS` prints and returns."""
+    out, err, code = io.StringIO(), io.StringIO(), 0
+    with (
+        mock.patch.object(sys, "argv", ["gmmseg", *map(str, words)]),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+    ):
+        try:
+            cli.main()
+        except SystemExit as left:
+            code = left.code or 0
+    if check:
+        assert code == 0, err.getvalue()
+    return Outcome(code, out.getvalue(), err.getvalue())
+
+
+@pytest.fixture(scope="module")
+def folder_data(tmp_path_factory):
+    """A user's own folder: two textures and a box, told apart by colour."""
+    root = tmp_path_factory.mktemp("own")
+    rng = np.random.default_rng(0)
+    (root / "classes.txt").write_text("\n".join(CLASSES))
+    for split, count in (("train", 8), ("val", 3)):
+        for part in ("images", "labels"):
+            (root / part / split).mkdir(parents=True)
+        for index in range(count):
+            labels = np.zeros((40, 56), np.uint8)
+            labels[20:] = 1
+            top, left = rng.integers(4, 24), rng.integers(4, 40)
+            labels[top : top + 10, left : left + 10] = 2
+            colours = np.array([(90, 140, 230), (60, 150, 60), (200, 60, 40)])
+            image = np.clip(colours[labels] + rng.normal(0, 12, (40, 56, 3)), 0, 255).astype(np.uint8)
+            labels[0, 0] = 255
+            Image.fromarray(image).save(root / "images" / split / f"{index}.png")
+            Image.fromarray(labels).save(root / "labels" / split / f"{index}.png")
+    return root
+
+
+@pytest.fixture(scope="module")
+def runs(folder_data, tmp_path_factory):
+    """A GMM run and its softmax twin, trained through the command line."""
+    out = tmp_path_factory.mktemp("runs")
+    for name, head in (("gmm", "default"), ("softmax", "softmax")):
+        gmmseg_command(
+            "train", "folder", f"data.root={folder_data}", "data.crop=[32,48]", "data.workers=0",
+            "model.name=tiny_unet", "model.weights=null", f"model.head={head}", "train.steps=40",
+            "train.batch_size=4", "train.learning_rate=3e-3", "train.backbone_multiplier=1",
+            "train.warmup_steps=5",
+            "train.validate_every=20", "--out", out / name, "--cpu",
+        )  # fmt: skip
+    return out
+
+
+def test_a_run_folder_holds_everything(runs, folder_data):
+    run_folder = runs / "gmm"
+    config = load_config(run_folder / "config.yaml")
+    assert config.train.steps == 40
+    assert config.data.root == str(folder_data)
+    log = [json.loads(line) for line in (run_folder / "log.jsonl").read_text().splitlines()]
+    assert [entry["step"] for entry in log if entry["kind"] == "validation"] == [20, 40]
+    assert (run_folder / "checkpoints" / "step_00000040.pt").is_file()
+    for part in ("best", "final"):
+        assert (run_folder / part / "model.safetensors").is_file()
+    final = gmmseg.from_pretrained(run_folder / "final")
+    assert final.label_names == CLASSES
+    assert final.threshold is not None
+
+
+def test_evaluate_writes_results_and_prints_a_table(runs, folder_data, tmp_path):
+    result = gmmseg_command(
+        "evaluate", runs / "gmm", "--data", f"folder:{folder_data}:val", "--data", "scenes_anomaly::val",
+        "--out", tmp_path / "results.json",
+    )  # fmt: skip
+    results = json.loads((tmp_path / "results.json").read_text())
+    closed, anomaly = results["sets"]["folder/val"], results["sets"]["scenes_anomaly/val"]
+    assert closed["metrics"]["miou"] > 0.6
+    assert closed["pixels"] == 3 * (40 * 56 - 1)
+    assert closed["ignored_pixels"] == 3
+    assert anomaly["images"] == 60
+    assert set(anomaly["scores"]) == {"nll", "nll_logsumexp", "msp", "entropy"}
+    assert f"{100 * closed['metrics']['miou']:.2f}" in result.stdout
+
+
+def test_scores_that_need_the_training_set_ask_for_it(runs, folder_data):
+    anomalies = "scenes_anomaly::val"
+    refused = gmmseg_command("evaluate", runs / "softmax", "-d", anomalies, "--scores", "sml", check=False)
+    assert refused.returncode == 1
+    assert "--train-data" in refused.stderr
+    model = run.open_model(runs / "softmax")
+    small = open_dataset("folder", folder_data, "train")
+    dataset = gmmseg_anomalies()
+    found = run.evaluate(
+        model, "twin", [dataset], score_names=["sml", "mahalanobis", "knn", "max_logit"], training_set=small
+    )
+    scores = found["sets"][f"{dataset.name}/{dataset.split}"]["scores"]
+    assert set(scores) == {"sml", "mahalanobis", "knn", "max_logit"}
+    assert all(0 <= each["auroc"] <= 1 for each in scores.values())
+
+
+def gmmseg_anomalies():
+    from gmmseg.data import ScenesAnomaly
+
+    return ScenesAnomaly("val", size=(32, 48), length=6)
+
+
+def test_post_hoc_mixtures_classify_on_untouched_features(runs, folder_data, tmp_path):
+    gmmseg_command(
+        "fit", runs / "softmax", "--data", f"folder:{folder_data}:train", "--out", tmp_path / "fitted",
+        "--components", "2",
+    )  # fmt: skip
+    fitted, twin = gmmseg.from_pretrained(tmp_path / "fitted"), run.open_model(runs / "softmax")
+    assert fitted.mixture.num_components == 2
+    dataset = open_dataset("folder", folder_data, "val")
+    images = dataset[0].image[None].float() / 255
+    assert torch.equal(fitted(images).points, twin(images).points), "the features are untouched"
+    entry = run.evaluate(fitted, "fitted", [dataset])["sets"]["folder/val"]
+    assert entry["metrics"]["miou"] > 0.5  # well above chance, and below the twin's, as in the paper
+
+
+def test_predict_writes_pictures_and_reports_what_it_could_not_read(runs, folder_data, tmp_path):
+    pictures = tmp_path / "in"
+    pictures.mkdir()
+    (pictures / "broken.jpg").write_bytes(b"not a picture")
+    Image.open(folder_data / "images/val/0.png").save(pictures / "fine.png")
+    result = gmmseg_command(
+        "predict",
+        pictures,
+        "--model",
+        runs / "gmm" / "final",
+        "--out",
+        tmp_path / "out",
+        "--raw",
+        check=False,
+    )
+    assert result.returncode == 1
+    assert "broken.jpg" in result.stderr
+    for part in (
+        "labels/fine.png.png",
+        "overlay/fine.png.jpg",
+        "anomaly/fine.png.png",
+        "unknown/fine.png.png",
+    ):
+        assert (tmp_path / "out" / part).is_file(), part
+    raw = np.load(tmp_path / "out" / "raw" / "fine.png.npz")
+    assert raw["labels"].shape == (40, 56)
+    np.testing.assert_allclose(raw["posterior"].sum(0), 1, atol=1e-3)
+
+
+def test_resume_continues_and_a_second_start_is_refused(runs, folder_data):
+    again = gmmseg_command("train", "folder", f"data.root={folder_data}", "--out", runs / "gmm", check=False)
+    assert again.returncode == 1
+    assert "--resume" in again.stderr
+
+
+def test_compare_and_report(runs, folder_data, tmp_path):
+    for name in ("gmm", "softmax"):
+        gmmseg_command(
+            "evaluate", runs / name, "-d", f"folder:{folder_data}:val", "-d", "scenes_anomaly::val"
+        )
+    table = gmmseg_command(
+        "compare", runs / "gmm/results.json", runs / "softmax/results.json", "--paper", "GMMSeg-SegFormer"
+    ).stdout
+    assert "gmm" in table
+    assert "quoted" in table.lower()
+    gmmseg_command(
+        "report", runs / "gmm", runs / "softmax", "-d", f"folder:{folder_data}:val",
+        "-d", "scenes_anomaly::val",
+        "--out", tmp_path / "report.html",
+    )  # fmt: skip
+    page = (tmp_path / "report.html").read_text()
+    for heading in (
+        "Results",
+        "What it looks like",
+        "Finding the unknown",
+        "Calibration",
+        "Training",
+        "Settings",
+    ):
+        assert heading in page
+    assert "http://" not in page.replace("http://www.w3.org", "")
+
+
+def test_mistakes_are_one_line_without_a_traceback(tmp_path):
+    for words, message in (
+        (["train", "absent"], "shipped configuration"),
+        (["evaluate", tmp_path / "absent", "-d", "scenes"], "absent"),
+        (["data", "check", "camvid", tmp_path / "absent"], "absent"),
+        (["train", "camvid"], "root"),
+    ):
+        result = gmmseg_command(*words, check=False)
+        assert result.returncode != 0
+        assert message in result.stderr + result.stdout
+        assert "Traceback" not in result.stderr
+
+
+def test_print_config_reads_back(tmp_path):
+    text = gmmseg_command("train", "camvid", "train.steps=5", "--print-config").stdout
+    (tmp_path / "copy.yaml").write_text(text)
+    assert load_config(tmp_path / "copy.yaml") == load_config("camvid", ["train.steps=5"])
+
+
+def test_held_out_classes_are_hidden_in_training_and_sought_in_the_test(folder_data):
+    settings = load_config("folder", [f"data.root={folder_data}", "data.held_out=[thing]"]).data
+    train, hidden = run.training_data(settings), run.hidden_data(settings, "val")
+    assert train.label_space.names == ("sky", "grass")
+    original, seen, mask = (
+        open_dataset("folder", folder_data, "val")[0],
+        run.validation_data(settings)[0],
+        hidden[0],
+    )
+    assert torch.equal(seen.labels == 255, (original.labels == 2) | (original.labels == 255))
+    assert torch.equal(mask.labels == 1, original.labels == 2)
