@@ -22,6 +22,8 @@ from pathlib import Path
 
 import numpy as np
 
+import gmmseg  # noqa: F401  repairs torchvision, which torchmetrics imports, where it is broken
+
 CHUNK = 4_000_000
 RESULTS = Path(__file__).parent / "results" / "metrics.json"
 
@@ -92,8 +94,6 @@ def measure_sklearn(pixels: int) -> dict[str, float]:
 def measure_torchmetrics(pixels: int) -> dict[str, float]:
     import torch
     from torchmetrics.functional.classification import binary_auroc, binary_average_precision, binary_roc
-
-    import gmmseg  # noqa: F401  repairs torchvision where it does not import
 
     values, marks = all_pixels(pixels)
     scores, mask = torch.from_numpy(values), torch.from_numpy(marks).long()
