@@ -235,7 +235,8 @@ def test_every_architecture_of_smp(name: str, generator: torch.Generator) -> Non
 
 
 def test_dpt_of_smp(generator: torch.Generator) -> None:
-    model = _smp("DPT", "tu-vit_tiny_patch16_224.augreg_in21k")().eval()
+    sizes = {"decoder_intermediate_channels": (8, 8, 8, 8), "decoder_fusion_channels": 8}
+    model = _smp("DPT", "tu-vit_tiny_patch16_224.augreg_in21k", **sizes)().eval()
     twin = gmmseg.convert(model, head="softmax")
     images = torch.rand(1, 3, 224, 224, generator=generator)
     given, made = _observed(model, "segmentation_head.head.4", twin.normalise(images))
