@@ -1,0 +1,89 @@
+"""The house plan: imports point downwards only, and each foreign library has one door."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[1] / "src" / "gmmseg"
+# Rooms from the ground up; a room may import those below it, never one above or beside it.
+BELOW = {
+    "labels": set(),
+    "mixture": {"labels"},
+    "models": {"labels", "mixture"},
+    "data": {"labels"},
+    "inference": {"labels", "mixture", "models"},
+    "training": {"labels", "mixture", "models"},
+    "evaluation": {"labels", "mixture", "inference"},
+    "report": {"labels", "inference"},
+}
+DOORS = {
+    "timm": {"models/backbones.py"},
+    "transformers": {"models/huggingface.py", "models/convert.py"},
+    "segmentation_models_pytorch": {"models/smp.py"},
+    "torchmetrics": {"evaluation/pooled.py"},
+    "matplotlib": {"report/plots.py"},
+    "accelerate": {"training/trainer.py", "run.py", "cli.py"},
+    "yaml": {"config.py"},
+    "pydantic": {"config.py"},
+    "typer": {"cli.py"},
+    "huggingface_hub": {"models/checkpoint.py", "models/pretrained.py"},
+    "av": {"inference/video.py"},
+    "h5py": {"evaluation/score_files.py"},
+}
+FILES = sorted(SOURCE.rglob("*.py"))
+
+
+def imports(path):
+    """Dotted names imported anywhere in a file, except for type checking only."""
+    tree = ast.parse(path.read_text())
+    skipped = {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
+        for inner in ast.walk(node)
+    }
+    for node in ast.walk(tree):
+        if id(node) in skipped:
+            continue
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+            if node.module == "gmmseg":
+                yield from (f"gmmseg.{alias.name}" for alias in node.names)
+
+
+@pytest.mark.parametrize("room", BELOW)
+def test_imports_point_downwards(room):
+    files = [SOURCE / "labels.py"] if room == "labels" else sorted((SOURCE / room).rglob("*.py"))
+    for path in files:
+        for name in imports(path):
+            if name.startswith("gmmseg."):
+                target = name.split(".")[1]
+                assert target == room or target in BELOW[room], f"{path.relative_to(SOURCE)} imports {name}"
+
+
+@pytest.mark.parametrize("library", DOORS)
+def test_a_foreign_library_has_one_door(library):
+    users = {
+        str(path.relative_to(SOURCE))
+        for path in FILES
+        if any(name.split(".")[0] == library for name in imports(path))
+    }
+    assert users <= DOORS[library], f"{library} is imported by {sorted(users - DOORS[library])}"
+
+
+def test_configuration_is_read_at_the_top_alone():
+    for path in FILES:
+        if path.parent != SOURCE:
+            assert not any(name.startswith("gmmseg.config") for name in imports(path)), path
+
+
+def test_nothing_below_the_command_line_prints():
+    for path in FILES:
+        if path.name != "cli.py":
+            calls = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
+            assert not any(isinstance(call.func, ast.Name) and call.func.id == "print" for call in calls), (
+                path
+            )
