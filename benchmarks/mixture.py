@@ -8,7 +8,6 @@ Ratios within one run are what counts; seconds are those of the machine named in
 import argparse
 import json
 import platform
-import resource
 import statistics
 import subprocess
 import sys
@@ -19,8 +18,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from gmmseg.mixture import PRESETS, ClassMixture, EMSettings, FeatureQueue, OnlineEM
-from gmmseg.mixture.em import make_memory
+from gmmseg.mixture import PRESETS, ClassMixture, FeatureQueue, OnlineEM
 from gmmseg.models import GMMHead, SoftmaxHead
 
 RESULTS = Path(__file__).parent / "results" / "mixture.json"
@@ -51,7 +49,9 @@ def loop_step(mixture: ClassMixture, queue: Tensor, cursor: Tensor, points: Tens
         own = own[torch.randperm(len(own))[: 100 * BATCH]]
         log_densities = torch.stack(
             [
-                torch.distributions.Normal(mixture.means[c, k], mixture.variances[c, k].sqrt()).log_prob(own).sum(-1)
+                torch.distributions.Normal(mixture.means[c, k], mixture.variances[c, k].sqrt())
+                .log_prob(own)
+                .sum(-1)
                 for k in range(K)
             ],
             dim=-1,
@@ -62,9 +62,10 @@ def loop_step(mixture: ClassMixture, queue: Tensor, cursor: Tensor, points: Tens
             plan = plan - plan.logsumexp(1, keepdim=True)
         component = plan.argmax(-1)
         for k in range(K):
-            for point in own[component == k]:
-                queue[c, k, cursor[c, k] % capacity] = point
-                cursor[c, k] += 1
+            arriving = own[component == k]
+            slots = (cursor[c, k] + torch.arange(len(arriving))) % capacity
+            queue[c, k, slots] = arriving
+            cursor[c, k] += len(arriving)
             held = queue[c, k, : min(int(cursor[c, k]), capacity)]
             if len(held):
                 mixture.means[c, k].lerp_(held.mean(0), 0.001)
@@ -106,7 +107,8 @@ def measure(num_classes: int, rounds: int) -> dict:
         "seconds": taken,
         "ratios": {
             "gmm_over_softmax_forward": taken["gmm_forward"] / taken["softmax_forward"],
-            "gmm_over_softmax_forward_backward": taken["gmm_forward_backward"] / taken["softmax_forward_backward"],
+            "gmm_over_softmax_forward_backward": taken["gmm_forward_backward"]
+            / taken["softmax_forward_backward"],
             "loop_over_em_step": taken["em_step_loop"] / taken["em_step_statistics"],
             "loop_over_em_step_queue": taken["em_step_loop"] / taken["em_step_queue"],
             "em_step_over_gmm_forward_backward": taken["em_step_statistics"] / taken["gmm_forward_backward"],
@@ -129,27 +131,32 @@ def _queue_bytes(num_classes: int, capacity: int) -> int:
 
 
 def _peak_memory(num_classes: int, what: str) -> float:
-    """Peak resident memory of one forward+backward or EM step beyond the process's start, in its own process."""
+    """Peak resident memory (MiB) of one forward+backward or EM step, in a process of its own."""
     command = [sys.executable, __file__, "--peak", what, "--classes", str(num_classes)]
     return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
 def peak(what: str, num_classes: int) -> float:
+    """Peak resident memory (MiB) of one piece of work beyond what its inputs hold."""
     mixture = ClassMixture(num_classes, K, D)
     points = torch.randn(BATCH * SIDE * SIDE, D)
     labels = torch.randint(0, num_classes, (BATCH * SIDE * SIDE,))
     features = torch.randn(BATCH, CHANNELS, SIDE, SIDE).contiguous(memory_format=torch.channels_last)
-    start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    Path("/proc/self/clear_refs").write_text("5")  # the peak counts from here
+    before = _resident("VmRSS")
     if what.startswith("em"):
-        settings: EMSettings = PRESETS["default" if what == "em_statistics" else "paper"]
-        em = OnlineEM(mixture, settings)
-        em.memory = make_memory(mixture, settings)
-        em.step(points, labels)
+        OnlineEM(mixture, PRESETS["default" if what == "em_statistics" else "paper"]).step(points, labels)
     else:
         head = SoftmaxHead(CHANNELS, num_classes) if what == "softmax" else GMMHead(CHANNELS, mixture)
         logits = head(features.requires_grad_()).logits
         torch.nn.functional.cross_entropy(logits, labels.view(BATCH, SIDE, SIDE)).backward()
-    return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - start) / 1024
+    return _resident("VmHWM") - before
+
+
+def _resident(field: str) -> float:
+    """A line of /proc/self/status in MiB."""
+    status = Path("/proc/self/status").read_text()
+    return next(int(line.split()[1]) for line in status.splitlines() if line.startswith(field)) / 1024
 
 
 def main() -> None:
@@ -163,13 +170,17 @@ def main() -> None:
         return
     results = {name: measure(classes, arguments.rounds) for name, classes in SETS.items()}
     for name, result in results.items():
-        print(f"\n{name}: c {SETS[name]}, k {K}, d {D}, batch {BATCH}, {SIDE}x{SIDE}, {CHANNELS} feature channels")
+        print(
+            f"\n{name}: c {SETS[name]}, k {K}, d {D}, batch {BATCH}, {SIDE}x{SIDE} map of {CHANNELS} channels"
+        )
         for group in ("seconds", "ratios", "training_state_bytes", "peak_memory_mib"):
             for key, value in result[group].items():
                 print(f"  {group:<22}{key:<36}{value:>16,.4f}")
     RESULTS.parent.mkdir(exist_ok=True)
     machine = f"{platform.machine()}, {torch.get_num_threads()} threads, torch {torch.__version__}"
-    RESULTS.write_text(json.dumps({"command": "python benchmarks/mixture.py", "machine": machine, **results}, indent=1))
+    RESULTS.write_text(
+        json.dumps({"command": "python benchmarks/mixture.py", "machine": machine, **results}, indent=1)
+    )
 
 
 if __name__ == "__main__":

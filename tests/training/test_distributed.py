@@ -1,0 +1,60 @@
+"""Two processes train as one does on the same global batch: network and mixture, first steps."""
+
+import subprocess
+import sys
+
+import torch
+
+WORKER = """
+import sys
+from pathlib import Path
+import torch
+from accelerate import Accelerator
+import gmmseg
+from gmmseg.data.augmented import AugmentedDataset
+from gmmseg.data.loading import EpochLoader, ShuffledSampler
+from gmmseg.data.scenes import Scenes
+from gmmseg.data.transforms import training_transform
+from gmmseg.mixture import OnlineEM
+from gmmseg.training.optim import make_optimizer, make_schedule
+from gmmseg.training.settings import TrainSettings
+from gmmseg.training.trainer import Trainer
+
+out, batch_size = Path(sys.argv[1]), int(sys.argv[2])
+torch.set_num_threads(1)
+torch.manual_seed(0)
+accelerator = Accelerator(cpu=True)
+settings = TrainSettings(steps=3, batch_size=batch_size, warmup_steps=0, optimizer="sgd", learning_rate=0.05,
+                         backbone_multiplier=1.0)
+segmenter = gmmseg.build("tiny_unet", num_classes=10)
+scenes = Scenes("train", size=(32, 48), length=8)
+dataset = AugmentedDataset(scenes, training_transform((32, 48), scale=(1.0, 1.0)))
+loader = EpochLoader(dataset, ShuffledSampler(8), batch_size, prepare=accelerator.prepare_data_loader)
+optimizer = make_optimizer(segmenter, settings)
+schedule, em = make_schedule(optimizer, settings), OnlineEM(segmenter.mixture)
+trainer = Trainer(segmenter, loader, optimizer, schedule, em, accelerator, settings, out)
+# Batch norm sees the images of its own process only; in evaluation mode it does not tell processes apart.
+trainer._set_train_mode = lambda: trainer.network.eval()
+trainer.run()
+torch.save(segmenter.state_dict(), out / f"rank{accelerator.process_index}.pt")
+"""
+
+
+def run(tmp_path, name, processes, batch_size):
+    out = tmp_path / name
+    out.mkdir()
+    script = tmp_path / "worker.py"
+    script.write_text(WORKER)
+    launcher = [sys.executable]
+    if processes > 1:
+        launcher += ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+    subprocess.run([*launcher, str(script), str(out), str(batch_size)], check=True, timeout=240)
+    return [torch.load(out / f"rank{rank}.pt") for rank in range(processes)]
+
+
+def test_two_processes_equal_one(tmp_path):
+    (alone,) = run(tmp_path, "alone", 1, 4)
+    first, second = run(tmp_path, "pair", 2, 2)
+    for name, value in alone.items():
+        torch.testing.assert_close(first[name], value, atol=1e-4, rtol=1e-3, msg=name)
+        assert torch.equal(first[name], second[name]), name
