@@ -1,6 +1,5 @@
 import numpy as np
 import pytest
-import torch
 
 from gmmseg.evaluation import opening, ranking, tables
 
@@ -8,7 +7,7 @@ from gmmseg.evaluation import opening, ranking, tables
 def counted(scores: np.ndarray, anomalous: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     bins = np.zeros((2, tables.NUM_BINS), dtype=np.int64)
     folded = np.zeros((len(tables.FOLDINGS), 2, tables.NUM_SLOTS), dtype=np.int64)
-    tables.count_(torch.from_numpy(bins), torch.from_numpy(folded), scores.astype(np.float32), anomalous)
+    tables.count_(bins, folded, scores.astype(np.float32), anomalous)
     return bins, folded
 
 

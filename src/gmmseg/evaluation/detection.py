@@ -57,7 +57,7 @@ class AnomalyCurve(PooledMetric):
         anomalous = (marks.ravel() if everything else marks[valid]) == 1
         picked = values.ravel() if everything else values[valid]
         single = _single(picked, source)
-        tables.count_(self.bins, self.folded, single, anomalous)
+        tables.count_(self.bins.numpy(), self.folded.numpy(), single, anomalous)
         self.pixels += torch.tensor([anomalous.size, np.count_nonzero(anomalous)])
         self.ignored += marks.size - picked.size
         self.images += len(marks) if marks.ndim == 3 else 1
