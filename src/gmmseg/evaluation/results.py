@@ -44,6 +44,12 @@ def closed_set_entry(
     """One closed set's part of the results, from metrics that have seen all of it."""
     figures = {key: plain(value) for key, value in confusion.compute().items()}
     classes = names or tuple(str(index) for index in range(confusion.num_classes))
+    with confusion.sync_context():
+        seen = {
+            "images": int(confusion.images),
+            "pixels": int(confusion.counts.sum()),
+            "ignored_pixels": int(confusion.ignored),
+        }
     entry: dict[str, Any] = {
         "task": "closed_set",
         "metrics": {key: figures[key] for key in ("miou", "pixel_accuracy", "mean_accuracy")},
@@ -51,9 +57,7 @@ def closed_set_entry(
             name: {"iou": iou, "accuracy": accuracy}
             for name, iou, accuracy in zip(classes, figures["iou"], figures["accuracy"])
         },
-        "images": int(confusion.images),
-        "pixels": int(confusion.counts.sum()),
-        "ignored_pixels": int(confusion.ignored),
+        **seen,
         "protocol": CLOSED_SET_PROTOCOL,
     }
     if calibration is not None:

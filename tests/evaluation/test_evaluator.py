@@ -1,0 +1,111 @@
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import gmmseg
+from gmmseg.data import Scenes, ScenesAnomaly
+from gmmseg.evaluation import AnomalyCurve, EvaluationError
+from gmmseg.evaluation.evaluator import evaluate_anomaly, evaluate_closed_set, fit_scores, resized
+from gmmseg.evaluation.postprocessing import GaussianSmoothing
+from gmmseg.evaluation.scores import MSP, Mahalanobis, MixtureLikelihood, NegativeLogLikelihood
+from gmmseg.inference import Predictor
+
+SCENES = Scenes("test", size=(32, 48), length=4)
+STRANGE = ScenesAnomaly("test", size=(32, 48), length=5)
+
+
+@pytest.fixture(scope="module")
+def predictor():
+    torch.manual_seed(0)
+    return Predictor(gmmseg.build("tiny_unet", num_classes=10))
+
+
+def test_closed_set_equals_predicting_every_image_by_hand(predictor):
+    entry = evaluate_closed_set(predictor, SCENES)
+    counts = torch.zeros(10, 10, dtype=torch.int64)
+    for index in range(4):
+        sample = SCENES[index]
+        predicted = predictor.predict(sample.image).labels
+        counts += torch.bincount(
+            sample.labels.long().flatten() * 10 + predicted.long().flatten(), minlength=100
+        ).view(10, 10)
+    iou = counts.diag() / (counts.sum(0) + counts.sum(1) - counts.diag())
+    assert entry["metrics"]["miou"] == pytest.approx(iou.nanmean().item())
+    assert entry["pixels"] == 4 * 32 * 48
+
+
+def test_anomaly_scores_are_those_of_the_prediction(predictor):
+    entry = evaluate_anomaly(predictor, STRANGE, [NegativeLogLikelihood()], intervals=False)
+    curve = AnomalyCurve()
+    for index in range(5):
+        curve.update(predictor.predict(STRANGE[index].image).anomaly, STRANGE[index].labels)
+    assert entry["scores"]["nll"]["ap"] == pytest.approx(curve.compute()["ap"], abs=1e-6)
+
+
+def test_post_processing_is_reported_with_and_without(predictor):
+    entry = evaluate_anomaly(predictor, STRANGE, [MSP()], steps=[GaussianSmoothing()], components="obstacle")
+    assert set(entry["scores"]) == {"msp", "msp+GaussianSmoothing"}
+    assert entry["scores"]["msp"]["auroc"] != entry["scores"]["msp+GaussianSmoothing"]["auroc"]
+    assert 0 <= entry["scores"]["msp"]["components"]["f1_star"] <= 1
+
+
+def test_scores_of_points_and_components_are_fitted_and_upsampled(predictor):
+    scores = [Mahalanobis(), MixtureLikelihood()]
+    fit_scores(scores, predictor, SCENES)
+    entry = evaluate_anomaly(predictor, STRANGE, scores, intervals=False)
+    assert entry["images"] == 5
+    assert all(0 <= each["auroc"] <= 1 for each in entry["scores"].values())
+
+
+def test_images_are_judged_at_label_size_whatever_size_they_are_seen_at(predictor):
+    assert resized(torch.rand(1, 3, 32, 48), 16).shape == (1, 3, 16, 24)
+    assert evaluate_closed_set(predictor, SCENES, short_side=64)["pixels"] == 4 * 32 * 48
+
+
+def test_refusals(predictor):
+    with pytest.raises(EvaluationError, match="10 classes, the model 3"):
+        evaluate_closed_set(Predictor(gmmseg.build("tiny_unet", num_classes=3)), SCENES)
+    with pytest.raises(EvaluationError, match="nothing to evaluate"):
+        evaluate_closed_set(predictor, Scenes("test", size=(32, 48), length=0))
+
+
+WORKER = """
+import json, os, sys
+import torch
+import torch.distributed as dist
+import gmmseg
+from gmmseg import run
+from gmmseg.data import Scenes, ScenesAnomaly
+if "RANK" in os.environ:
+    dist.init_process_group("gloo")
+torch.manual_seed(0)
+model = gmmseg.build("tiny_unet", num_classes=10)
+sets = [Scenes("test", size=(32, 48), length=5), ScenesAnomaly("test", size=(32, 48), length=7)]
+results = run.evaluate(model, "m", sets, score_names=["nll", "msp"])
+if not dist.is_initialized() or dist.get_rank() == 0:
+    print(json.dumps(results["sets"], default=str))
+"""
+
+
+def test_two_processes_find_what_one_finds(tmp_path):
+    script = tmp_path / "worker.py"
+    script.write_text(WORKER)
+    pair = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    found = []
+    for launcher in ([], pair):
+        command = [sys.executable, *launcher, str(script)]
+        output = subprocess.run(command, check=True, capture_output=True, text=True, timeout=240).stdout
+        found.append(json.loads(output.splitlines()[-1]))
+    alone, together = found
+    assert _equal(together, alone)
+
+
+def _equal(one, two):
+    if isinstance(two, dict):
+        return one.keys() == two.keys() and all(_equal(one[key], two[key]) for key in two)
+    if isinstance(two, list):
+        return len(one) == len(two) and all(_equal(a, b) for a, b in zip(one, two))
+    return one == pytest.approx(two, abs=1e-6, nan_ok=True) if isinstance(two, float) else one == two
