@@ -16,7 +16,9 @@ def shared() -> Path:
     """The folder of real data and weights beside the checkout; tests that need it skip without it."""
     folder = Path(os.environ.get("GMMSEG_SHARED", Path(__file__).parents[2] / "shared"))
     if not (folder / "data").is_dir():
-        pytest.skip(f"no real data at {folder}: set GMMSEG_SHARED to the folder that holds data/ and weights/")
+        pytest.skip(
+            f"no real data at {folder}: set GMMSEG_SHARED to the folder that holds data/ and weights/"
+        )
     return folder
 
 

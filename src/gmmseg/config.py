@@ -41,6 +41,8 @@ class DataSettings:
     balanced: bool = False
     """Draw a class first and then an image that holds it, instead of images evenly."""
     workers: int = 2
+    keep: bool = False
+    """Keep samples in memory once read: for small sets and few workers."""
 
 
 @dataclass(frozen=True)

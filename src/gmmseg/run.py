@@ -12,6 +12,7 @@ from gmmseg.config import Config, DataSettings, InferenceSettings, dump_config, 
 from gmmseg.data import SegmentationData, open_dataset
 from gmmseg.data.augmented import AugmentedDataset
 from gmmseg.data.held_out import HiddenClasses, WithoutClasses
+from gmmseg.data.kept import Kept
 from gmmseg.data.loading import EpochLoader, ShuffledSampler
 from gmmseg.data.sampling import ClassBalancedSampler, class_counts
 from gmmseg.data.transforms import training_transform
@@ -99,14 +100,16 @@ def make_em(segmenter: Segmenter, config: Config) -> OnlineEM | None:
 
 def training_data(settings: DataSettings) -> Any:
     """The labelled training set, without the classes held out."""
-    return _without(open_dataset(settings.name, settings.root, settings.train_split), settings)
+    dataset = _without(open_dataset(settings.name, settings.root, settings.train_split), settings)
+    return Kept(dataset) if settings.keep else dataset
 
 
 def validation_data(settings: DataSettings) -> Any:
     """The labelled validation set, without the classes held out; None where the settings name no split."""
     if settings.validation_split is None:
         return None
-    return _without(open_dataset(settings.name, settings.root, settings.validation_split), settings)
+    dataset = _without(open_dataset(settings.name, settings.root, settings.validation_split), settings)
+    return Kept(dataset) if settings.keep else dataset
 
 
 def hidden_data(settings: DataSettings, split: str) -> Any:

@@ -7,6 +7,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -60,12 +61,15 @@ def class_shares(
 def fingerprint(dataset: SegmentationData) -> str:
     """Changes whenever a label file is added, removed or written again."""
     digest = hashlib.sha256(f"{dataset.name} {dataset.split} {dataset.label_space}".encode())
-    if isinstance(dataset, PairedFiles):
-        for pair in dataset.pairs:
+    source: Any = dataset
+    while hasattr(source, "dataset"):  # a view of another data set: hidden classes, kept samples
+        source = source.dataset
+    if isinstance(source, PairedFiles):
+        for pair in source.pairs:
             stat = pair.labels.stat()
             digest.update(f"{pair.labels.resolve()} {stat.st_size} {stat.st_mtime_ns}\n".encode())
     else:
-        digest.update(f"{dataset.seed} {dataset.size} {len(dataset)}".encode())
+        digest.update(f"{source.seed} {source.size} {len(source)}".encode())
     return digest.hexdigest()
 
 
