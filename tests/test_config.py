@@ -89,7 +89,7 @@ def test_toml_reads_the_same(tmp_path):
 def test_mistakes_are_named_with_the_file(tmp_path, text, message):
     path = tmp_path / "wrong.yaml"
     path.write_text(text)
-    with pytest.raises(ConfigError, match="wrong.yaml") as refused:
+    with pytest.raises(ConfigError, match=r"wrong\.yaml") as refused:
         load_config(path)
     assert message in str(refused.value)
 
