@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from gmmseg.mixture import gaussian
+from gmmseg.mixture.blocks import total_log_density, winning_evidence
 from gmmseg.mixture.fit import fit_mixture
-from gmmseg.mixture.winner import winning_evidence
 
 
 class ClassMixture(nn.Module):
@@ -68,6 +68,12 @@ class ClassMixture(nn.Module):
         if self.winner and not self.means.requires_grad:
             return winning_evidence(points, self.means, self.variances, self.log_weights)
         return self.evidence(self.log_density(points))
+
+    def total(self, points: Tensor) -> Tensor:
+        """Log of the sum over all classes and components, (n), of points (n d)."""
+        if self.means.requires_grad:
+            return (self.log_density(points) + self.log_weights).logsumexp(dim=(1, 2))
+        return total_log_density(points, self.means, self.variances, self.log_weights)
 
     @torch.no_grad()
     def sample(self, class_index: int, n: int, generator: torch.Generator | None = None) -> Tensor:

@@ -93,8 +93,11 @@ DEFAULT = replace(
     scale_cost=True,
     hard=True,
     memory="statistics",
+    decay=0.9,
     mean_momentum=0.0,
     variance_momentum=0.0,
-    variance_floor=1e-3,
+    unit_norm_means=True,
+    variance_offset=0.01,
+    variance_floor=0.0,
 )
 PRESETS = {"paper": PAPER, "reference": REFERENCE, "default": DEFAULT}

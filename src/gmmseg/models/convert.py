@@ -51,7 +51,7 @@ def convert(
         raise ValueError(f"num_classes must be at least 1, got {num_classes}")
     segmenter = _converted(share_weights(model), settings, num_classes, classifier, mean, std)
     segmenter.label_names = _label_names(model, segmenter.num_classes)
-    return segmenter
+    return segmenter.train(model.training)  # the new head in the model's own mode
 
 
 def _converted(

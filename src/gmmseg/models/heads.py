@@ -14,9 +14,9 @@ class HeadSettings:
     """What kind of head to put on a network; plain data, so that it can be stored beside the weights.
 
     ``kind``: gmm or softmax; the rest concerns gmm alone. ``components`` and ``dim`` size the mixtures,
-    ``projection`` (none, linear, l2, polar, reference) makes points of features, ``link`` (bayes,
-    class_norm, affine) makes class scores of evidence, ``winner`` takes the best component as the class evidence instead of
-    the exact sum, ``discriminative`` trains the mixtures by gradient (an ablation).
+    ``projection`` (none, linear, l2, reference) makes points of features, ``link`` (bayes, class_norm,
+    affine) makes class scores of evidence, ``winner`` takes the best component as the class evidence
+    instead of the exact sum, ``discriminative`` trains the mixtures by gradient (an ablation).
     """
 
     kind: str = "gmm"
@@ -35,7 +35,7 @@ class HeadSettings:
 HEAD_PRESETS = {
     "paper": HeadSettings(projection="linear", link="bayes"),
     "reference": HeadSettings(projection="reference", link="class_norm"),
-    "default": HeadSettings(projection="l2", link="affine"),
+    "default": HeadSettings(projection="reference", link="affine"),
     "softmax": HeadSettings(kind="softmax"),
 }
 
@@ -57,25 +57,11 @@ class UnitNorm(nn.Module):
         return F.normalize(points, dim=-1)
 
 
-class PolarNorm(nn.Module):
-    """Points (n d-1) lifted by a constant last coordinate and scaled to unit length, (n d).
-
-    Plain unit length forgets how large a feature was, and a small one is how a network says "nothing I
-    know". Here it lies near the pole, far from every class, while large ones keep only their direction.
-    """
-
-    height = 3.0
-
-    def forward(self, points: Tensor) -> Tensor:
-        return F.normalize(F.pad(points, (0, 1), value=self.height), dim=-1)
-
-
 def make_projection(name: str, in_channels: int, dim: int) -> nn.Module:
     """Features (n f) -> points (n d), a 1x1 convolution written for rows.
 
     ``none``: the features are the points (post-hoc mixtures). ``linear``: nothing more (the paper). ``l2``:
-    then unit length. ``polar``: then unit length beside a constant coordinate, see `PolarNorm`.
-    ``reference``: then batch norm, ReLU, LayerNorm and unit length.
+    then unit length. ``reference``: then batch norm, ReLU, LayerNorm and unit length.
     """
     if name == "none":
         if in_channels != dim:
@@ -87,14 +73,12 @@ def make_projection(name: str, in_channels: int, dim: int) -> nn.Module:
         return nn.Linear(in_channels, dim)
     if name == "l2":
         return nn.Sequential(nn.Linear(in_channels, dim), UnitNorm())
-    if name == "polar":
-        return nn.Sequential(nn.Linear(in_channels, dim - 1), PolarNorm())
     if name == "reference":
         linear = nn.Linear(in_channels, dim, bias=False)
         return nn.Sequential(
             linear, nn.BatchNorm1d(dim), nn.ReLU(inplace=True), nn.LayerNorm(dim), UnitNorm()
         )
-    raise ValueError(f"unknown projection {name!r}: choose none, linear, l2, polar or reference")
+    raise ValueError(f"unknown projection {name!r}: choose none, linear, l2 or reference")
 
 
 class GMMHead(nn.Module):

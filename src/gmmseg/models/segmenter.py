@@ -97,8 +97,8 @@ class Segmenter(nn.Module):
         mean cross-entropy of the auxiliary heads.
         """
         terms = {"posterior": cross_entropy(resize(output.logits, labels.shape[-2:]), labels)}
-        if component and output.log_densities is not None:
-            terms["component"] = component_cross_entropy(output.log_densities, labels)
+        if component and output.evidence is not None and output.total is not None:
+            terms["component"] = component_cross_entropy(output.evidence, output.total, labels)
         if output.auxiliary:
             each = [cross_entropy(resize(logits, labels.shape[-2:]), labels) for logits in output.auxiliary]
             terms["auxiliary"] = torch.stack(each).mean()
@@ -153,19 +153,13 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     return total / (labels != IGNORE).sum().clamp_min(1)
 
 
-def component_cross_entropy(log_densities: Tensor, labels: Tensor) -> Tensor:
-    """Cross-entropy of each cell's own component among all c*k, log densities (b c k h w), labels (b H W).
+def component_cross_entropy(evidence: Tensor, total: Tensor, labels: Tensor) -> Tensor:
+    """Cross-entropy of each cell's own component among all c*k, for labels (b H W); 0 without labelled cells.
 
-    The own component is the best one of the labelled class. Works on rows (n k c), the order in which the
-    densities lie in memory.
+    The own component is the winning one of the labelled class, whose density the evidence (b c h w) is;
+    ``total`` (b h w) is the log of the sum over all components.
     """
-    _, c, k, h, w = log_densities.shape
-    rows = log_densities.permute(0, 3, 4, 2, 1).reshape(-1, k, c)
-    small = shrink_labels(labels, (h, w)).reshape(-1)
+    small = shrink_labels(labels, (evidence.shape[-2], evidence.shape[-1]))
     labelled = small != IGNORE
-    own_class = torch.where(labelled, small, 0)
-    own = rows.detach().gather(2, own_class[:, None, None].expand(-1, k, 1))[..., 0].argmax(-1)
-    # IGNORE is a valid component number when c*k > 255, hence a negative one here.
-    targets = torch.where(labelled, own * c + own_class, -1)
-    total = F.cross_entropy(rows.flatten(1), targets, ignore_index=-1, reduction="sum")
-    return total / labelled.sum().clamp_min(1)
+    own = evidence.gather(1, torch.where(labelled, small, 0)[:, None])[:, 0]
+    return torch.where(labelled, total - own, 0.0).sum() / labelled.sum().clamp_min(1)

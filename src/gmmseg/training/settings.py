@@ -35,7 +35,7 @@ class TrainSettings:
     precision: str = "no"
     """no, bf16 or fp16."""
 
-    component_weight: float = 0.0
+    component_weight: float = 0.01
     """Weight of the cross-entropy of each pixel's own component among all c*k."""
     auxiliary_weight: float = 0.4
     """Weight of the auxiliary heads."""

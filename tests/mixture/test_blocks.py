@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from gmmseg.mixture import ClassMixture, DiscriminativeMixture
-from gmmseg.mixture.winner import winning_evidence
+from gmmseg.mixture.blocks import winning_evidence
 
 
 @pytest.mark.parametrize(("n", "c", "k"), [(1, 1, 1), (500, 4, 3), (3000, 150, 5)])
@@ -23,6 +23,22 @@ def test_equals_the_largest_of_all_densities_and_so_does_its_gradient(n, c, k):
     assert differs.float().mean() < 1e-2
 
 
+@pytest.mark.parametrize(("n", "c", "k"), [(1, 1, 1), (500, 4, 3), (3000, 150, 5)])
+def test_total_equals_the_sum_of_all_densities_and_so_does_its_gradient(n, c, k):
+    mixture = ClassMixture(c, k, 16)
+    mixture.means.normal_()
+    mixture.variances.uniform_(0.5, 2.0)
+    points = (torch.randn(n, 16) + 3).requires_grad_()
+    plain = points.detach().clone().requires_grad_()
+    upstream = torch.randn(n)
+    ours = mixture.total(points)
+    expected = (mixture.log_density(plain) + mixture.log_weights).logsumexp((1, 2))
+    torch.testing.assert_close(ours, expected, atol=1e-4, rtol=1e-4)
+    ours.backward(upstream)
+    expected.backward(upstream)
+    torch.testing.assert_close(points.grad, plain.grad, atol=1e-3, rtol=1e-3)
+
+
 def test_is_float32_under_autocast():
     mixture, points = ClassMixture(3, 2, 4), torch.randn(10, 4)
     with torch.autocast("cpu", torch.bfloat16):
@@ -32,7 +48,7 @@ def test_is_float32_under_autocast():
 
 def test_a_discriminative_mixture_still_gets_its_gradient():
     mixture = DiscriminativeMixture(3, 2, 4)
-    mixture(torch.randn(5, 4)).sum().backward()
+    (mixture(torch.randn(5, 4)).sum() + mixture.total(torch.randn(5, 4)).sum()).backward()
     assert mixture.means.grad is not None
 
 
