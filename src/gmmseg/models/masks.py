@@ -124,11 +124,12 @@ class MaskSegmenter(Segmenter):
             name: weights[key] * torch.stack([value for each, value in found.items() if key in each]).sum()
             for name, key in names.items()
         }
-        if component and output.mixture is not None and output.total is not None:
-            matched = self.matched_labels(output, labels)
-            evidence = output.mixture(output.points.movedim(1, -1).flatten(0, 2))
-            of_queries = evidence.unflatten(0, matched.shape).movedim(-1, 1)[..., None]
-            terms["component"] = component_cross_entropy(of_queries, output.total, matched[..., None])
+        if component and output.mixture is not None:
+            matched = self.matched_labels(output, labels)[..., None]
+            evidence = output.mixture(output.points.movedim(1, -1).flatten(0, 2)).unflatten(0, matched.shape)
+            terms["component"] = component_cross_entropy(
+                output.mixture, output.points, evidence.movedim(-1, 1), matched
+            )
         return terms
 
     @torch.no_grad()

@@ -39,11 +39,3 @@ class SegmenterOutput:
         flat = self.mixture.log_density(rows.reshape(-1, rows.shape[-1]))
         maps = flat.unflatten(0, rows.shape[:-1])
         return maps.movedim((-2, -1), (1, 2))
-
-    @cached_property
-    def total(self) -> Tensor | None:
-        """Log of the sum of all components' densities, (b h w), or None without a mixture."""
-        if self.mixture is None:
-            return None
-        rows = self.points.movedim(1, -1)
-        return self.mixture.total(rows.reshape(-1, rows.shape[-1])).unflatten(0, rows.shape[:-1])

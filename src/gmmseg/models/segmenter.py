@@ -97,8 +97,11 @@ class Segmenter(nn.Module):
         mean cross-entropy of the auxiliary heads.
         """
         terms = {"posterior": cross_entropy(resize(output.logits, labels.shape[-2:]), labels)}
-        if component and output.evidence is not None and output.total is not None:
-            terms["component"] = component_cross_entropy(output.evidence, output.total, labels)
+        if component and output.mixture is not None and output.evidence is not None:
+            # Every other cell each way: a quarter of the cost, and neighbours say much the same.
+            points, evidence = output.points[..., ::2, ::2], output.evidence[..., ::2, ::2]
+            small = shrink_labels(labels, output.points.shape[-2:])[..., ::2, ::2]
+            terms["component"] = component_cross_entropy(output.mixture, points, evidence, small)
         if output.auxiliary:
             each = [cross_entropy(resize(logits, labels.shape[-2:]), labels) for logits in output.auxiliary]
             terms["auxiliary"] = torch.stack(each).mean()
@@ -142,9 +145,11 @@ def replace_head(segmenter: Segmenter, settings: HeadSettings) -> Segmenter:
     return replaced
 
 
-def shrink_labels(labels: Tensor, size: tuple[int, int]) -> Tensor:
+def shrink_labels(labels: Tensor, size: tuple[int, int] | torch.Size) -> Tensor:
     """Labels (b H W) at the centres of the cells of a coarser grid, (b h w)."""
-    return F.interpolate(labels[:, None].float(), size=size, mode="nearest-exact")[:, 0].to(labels.dtype)
+    return F.interpolate(labels[:, None].float(), size=tuple(size), mode="nearest-exact")[:, 0].to(
+        labels.dtype
+    )
 
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
@@ -153,13 +158,15 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     return total / (labels != IGNORE).sum().clamp_min(1)
 
 
-def component_cross_entropy(evidence: Tensor, total: Tensor, labels: Tensor) -> Tensor:
-    """Cross-entropy of each cell's own component among all c*k, for labels (b H W); 0 without labelled cells.
+def component_cross_entropy(
+    mixture: ClassMixture, points: Tensor, evidence: Tensor, labels: Tensor
+) -> Tensor:
+    """Cross-entropy of each cell's own component among all c*k; 0 without labelled cells.
 
-    The own component is the winning one of the labelled class, whose density the evidence (b c h w) is;
-    ``total`` (b h w) is the log of the sum over all components.
+    Points (b d h w), their evidence (b c h w) and labels (b h w) of the same grid. The own component is the
+    winning one of the labelled class, and its density is the evidence.
     """
-    small = shrink_labels(labels, (evidence.shape[-2], evidence.shape[-1]))
-    labelled = small != IGNORE
-    own = evidence.gather(1, torch.where(labelled, small, 0)[:, None])[:, 0]
+    labelled = labels != IGNORE
+    own = evidence.gather(1, torch.where(labelled, labels, 0)[:, None])[:, 0]
+    total = mixture.total(points.movedim(1, -1).flatten(0, -2)).unflatten(0, labels.shape)
     return torch.where(labelled, total - own, 0.0).sum() / labelled.sum().clamp_min(1)
