@@ -5,9 +5,10 @@ import sys
 
 import pytest
 import torch
+from torch.utils.data import Subset
 
 import gmmseg
-from gmmseg.data import Scenes, ScenesAnomaly
+from gmmseg.data import Scenes, ScenesAnomaly, open_dataset
 from gmmseg.evaluation import AnomalyCurve, EvaluationError
 from gmmseg.evaluation.evaluator import evaluate_anomaly, evaluate_closed_set, fit_scores, resized
 from gmmseg.evaluation.postprocessing import GaussianSmoothing
@@ -71,6 +72,18 @@ def test_refusals(predictor):
         evaluate_closed_set(Predictor(gmmseg.build("tiny_unet", num_classes=3)), SCENES)
     with pytest.raises(EvaluationError, match="nothing to evaluate"):
         evaluate_closed_set(predictor, Scenes("test", size=(32, 48), length=0))
+
+
+def test_road_anomaly_runs_end_to_end(predictor, shared):
+    """Real photographs and masks through loader, network and metric, judged at mask resolution."""
+    dataset = open_dataset("road_anomaly", shared / "data" / "road_anomaly")
+    some = Subset(dataset, [0, 1])
+    some.name, some.label_space = dataset.name, None
+    entry = evaluate_anomaly(predictor, some, [NegativeLogLikelihood(), MSP()], short_side=180)
+    masks = [dataset[index].labels for index in (0, 1)]
+    assert entry["pixels"] + entry["ignored_pixels"] == sum(mask.numel() for mask in masks)
+    assert entry["anomalous_pixels"] == sum(int((mask == 1).sum()) for mask in masks)
+    assert set(entry["scores"]["nll"]["intervals"]) >= {"auroc", "ap", "fpr95"}
 
 
 WORKER = """
