@@ -56,6 +56,13 @@ def test_fit_is_the_same_in_one_batch_or_many(generator):
     torch.testing.assert_close(whole.variances, parts.variances, atol=1e-4, rtol=1e-4)
 
 
+def test_fit_takes_tensors_as_well_as_batches(generator):
+    points, labels, _ = three_clusters(generator)
+    tensors, batches = ClassMixture(2, 3, 4), ClassMixture(2, 3, 4)
+    assert tensors.fit(points, labels) == batches.fit([(points, labels)])
+    assert torch.equal(tensors.means, batches.means)
+
+
 def test_one_component_is_the_moments_of_the_class(generator):
     points, labels, _ = three_clusters(generator)
     labels[:50] = IGNORE

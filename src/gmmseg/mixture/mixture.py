@@ -87,7 +87,8 @@ class ClassMixture(nn.Module):
 
     def fit(
         self,
-        batches: Iterable[tuple[Tensor, Tensor]],
+        points: Tensor | Iterable[tuple[Tensor, Tensor]],
+        labels: Tensor | None = None,
         *,
         passes: int = 50,
         tolerance: float = 1e-4,
@@ -96,15 +97,17 @@ class ClassMixture(nn.Module):
         restart: bool = True,
         seed: int = 0,
     ) -> list[float]:
-        """Post-hoc EM over (points (n d), labels (n)) batches; returns the mean log-likelihood per pass.
+        """Post-hoc EM on points (n d) with labels (n); returns the mean log-likelihood after each pass.
 
-        ``batches`` is read once to start the components (unless ``restart`` is False) and once per pass, so
-        it must be iterable more than once, a list or a loader, and need not fit in memory. Ends when the
+        Instead of two tensors it takes batches, an iterable of such pairs. They are read once to start the
+        components (unless ``restart`` is False) and once per pass, so they must be iterable more than once,
+        a list or a loader, and need not fit in memory. Ends when the
         mean log-likelihood changes by less than ``tolerance`` nats, or after ``passes``.
         """
+        batches = points if labels is None else [(points, labels)]
         return fit_mixture(
             self,
-            batches,
+            batches,  # type: ignore[arg-type]
             passes=passes,
             tolerance=tolerance,
             balanced=balanced,
