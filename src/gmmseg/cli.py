@@ -349,6 +349,10 @@ def main() -> None:
     """Run a command; errors a user can mend are one line, without a traceback (GMMSEG_DEBUG=1 shows it)."""
     try:
         app()
+    except SystemExit as done:
+        if not done.code:
+            _leave_process_group()
+        raise
     except KeyboardInterrupt as stopped:
         print(f"gmmseg: {stopped or 'interrupted'}", file=sys.stderr)
         sys.exit(130)
@@ -357,6 +361,16 @@ def main() -> None:
             raise
         print(f"gmmseg: {error}", file=sys.stderr)
         sys.exit(1)
+
+
+def _leave_process_group() -> None:
+    """Part from the other processes in order: left to the interpreter's exit, their threads may abort it.
+
+    Only after success. After an error the launcher ends the other processes, and waiting for them would hang.
+    """
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        distributed.destroy_process_group()
 
 
 if __name__ == "__main__":

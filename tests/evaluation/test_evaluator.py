@@ -101,6 +101,8 @@ sets = [Scenes("test", size=(32, 48), length=5), ScenesAnomaly("test", size=(32,
 results = run.evaluate(model, "m", sets, score_names=["nll", "msp"])
 if not dist.is_initialized() or dist.get_rank() == 0:
     print(json.dumps(results["sets"], default=str))
+if dist.is_initialized():
+    dist.destroy_process_group()
 """
 
 

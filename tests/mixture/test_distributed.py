@@ -32,6 +32,8 @@ for name, preset in PRESETS.items():
         groups = torch.arange(len(points)).repeat_interleave(pixels)
         em.step(points.reshape(-1, d), labels.reshape(-1), groups)
     torch.save({"means": mixture.means, "variances": mixture.variances}, f"{out}/{name}-{rank}.pt")
+if dist.is_initialized():
+    dist.destroy_process_group()
 """
 
 

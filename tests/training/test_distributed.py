@@ -37,6 +37,7 @@ trainer = Trainer(segmenter, loader, optimizer, schedule, em, accelerator, setti
 trainer._set_train_mode = lambda: trainer.network.eval()
 trainer.run()
 torch.save(segmenter.state_dict(), out / f"rank{accelerator.process_index}.pt")
+accelerator.end_training()
 """
 
 
