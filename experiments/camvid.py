@@ -1,99 +1,145 @@
 """CamVid and Road Anomaly at the scale of a CPU: one command per table, one JSON file per run.
 
-    python experiments/camvid.py main --camvid DIR --road-anomaly DIR --weights FILE --seeds 0 1 2
-    python experiments/camvid.py choose --camvid DIR --weights FILE        held-out classes, CamVid val
-    python experiments/camvid.py table main                                the table of the files there are
+    python experiments/camvid.py closed --camvid DIR --weights FILE --road-anomaly DIR
+    python experiments/camvid.py held_out --camvid DIR --weights FILE       hidden classes, CamVid test
+    python experiments/camvid.py ablations --camvid DIR --weights FILE      hidden classes, CamVid val
+    python experiments/camvid.py table closed                               the table of the files there are
 
-A run that has its file already is passed over, so a command can be stopped and started again. Settings are
-chosen on CamVid val and on held-out classes; Road Anomaly is looked at in `main` alone.
+A frozen EfficientNet-Lite0 under a light decoder, trained on kept features (see cached.py). A run that has
+its file already is passed over, so a command can be stopped and started again, and `--share 1/2` and
+`--share 2/2` divide the work between two processes. Settings are chosen on CamVid val, with classes hidden;
+Road Anomaly is looked at in `closed` alone, and CamVid test in `closed` and `held_out`.
 """
 
 import argparse
 import json
 import statistics
-import tempfile
 from pathlib import Path
+from typing import Any
 
+import torch
+
+import cached
 from gmmseg import run
-from gmmseg.config import load_config
+from gmmseg.config import InferenceSettings, load_config
 from gmmseg.data import open_dataset
 from gmmseg.evaluation import write_results
+from gmmseg.models import Segmenter
 
 RESULTS = Path(__file__).parent / "results"
-HELD_OUT = "[car,pedestrian,bicyclist]"
-COMMON = ["train.backbone_multiplier=0", "train.validate_every=100000", "train.save_every=100000"]
+HELD_OUT = "data.held_out=[car,pedestrian,bicyclist]"
+LOOKS = 5
+COMMON = ["train.validate_every=100000", "train.save_every=100000", "train.steps=500"]
 
+PAPER = ["model.head=paper", "em.preset=paper", "train.likelihood_weight=0"]
+REFERENCE = [
+    *("model.head=reference", "em.preset=reference", "data.balanced=true"),
+    *("train.component_weight=0.01", "train.likelihood_weight=0"),
+]
 # Variant -> what differs from the shipped camvid configuration.
 MAIN = {
     "softmax": ["model.head=softmax"],
     "gmm_default": [],
-    "gmm_paper": ["model.head=paper", "em.preset=paper", "em.memory_size=2000"],
-    "gmm_reference": [
-        "model.head=reference",
-        "em.preset=reference",
-        "em.memory_size=2000",
-        "train.component_weight=0.01",
-        "data.balanced=true",
-    ],
+    "gmm_paper": PAPER,
+    "gmm_reference": REFERENCE,
 }
-CHOOSE = {
-    **MAIN,
-    "gmm_l2": ["model.head.projection=l2"],
-    "gmm_slow_memory": ["em.decay=0.99"],
-    "gmm_one_component": ["model.head.components=1"],
-    "gmm_plain_em": ["em.balanced=false", "em.hard=false"],
+QUEUE = ["em.memory=queue", "em.memory_float16=true"]
+ABLATIONS = {
+    "softmax": MAIN["softmax"],
+    "gmm_default": [],
+    "post_hoc": MAIN["softmax"],
+    "discriminative": ["model.head.discriminative=true"],
+    "plain_em": ["em.balanced=false", "em.hard=false"],
+    "plain_em_ten_loops": ["em.balanced=false", "em.hard=false", "em.loops=10"],
+    "soft_balanced": ["em.hard=false"],
+    "components_1": ["model.head.components=1"],
+    "components_3": ["model.head.components=3"],
+    "components_10": ["model.head.components=10"],
+    "no_memory": [*QUEUE, "em.memory_size=0"],
+    "queue_1000": [*QUEUE, "em.memory_size=1000"],
+    "queue_32000": [*QUEUE, "em.memory_size=32000"],
+    "slow_forgetting": ["em.decay=0.99"],
+    "no_likelihood_term": ["train.likelihood_weight=0"],
+    "component_term": ["train.likelihood_weight=0", "train.component_weight=0.01"],
+    "bayes_link": ["model.head.link=bayes"],
+    "class_norm_link": ["model.head.link=class_norm"],
+    "softmax_warm_up": ["train.softmax_steps=250"],
 }
-TABLES = {"main": MAIN, "choose": CHOOSE}
+TABLES = {"closed": MAIN, "held_out": MAIN, "ablations": ABLATIONS}
 
 
-def one_run(table: str, variant: str, seed: int, arguments: argparse.Namespace) -> None:
-    """Train and judge one variant with one seed; leaves results/TABLE/VARIANT_SEED.json."""
-    target = RESULTS / table / f"{variant}_{seed}.json"
-    if target.is_file():
-        return
-    overrides = [
-        *COMMON,
-        f"data.root={arguments.camvid}",
-        f"model.weights={arguments.weights}",
-        f"train.seed={seed}",
-        f"train.steps={arguments.steps}",
-        *TABLES[table][variant],
-    ]
-    overrides += [f"data.held_out={HELD_OUT}"] if table == "choose" else []
-    config = load_config("camvid", overrides)
-    with tempfile.TemporaryDirectory() as folder:
-        run.train(config, Path(folder))
-        model = run.open_model(Path(folder) / "final")
-    if table == "choose":
-        sets = [run.validation_data(config.data), run.hidden_data(config.data, "val")]
-    else:
-        sets = [
-            open_dataset("camvid", arguments.camvid, "test"),
-            open_dataset("road_anomaly", arguments.road_anomaly),
-        ]
-    results = run.evaluate(model, variant, sets, seeds={"train": seed})
-    results["overrides"] = [each for each in overrides if not each.startswith(("data.root", "model.weights"))]
+class Experiment:
+    """Runs of one table; the looks at the training images are taken once and shared by all of them."""
+
+    def __init__(self, table: str, arguments: argparse.Namespace) -> None:
+        self.table, self.arguments = table, arguments
+        self._looks: cached.Looks | None = None
+
+    def overrides(self, variant: str, seed: int) -> list[str]:
+        """What defines a run, the places of data and weights apart."""
+        hidden = [HELD_OUT] if self.table != "closed" else []
+        return [*COMMON, *hidden, f"train.seed={seed}", *TABLES[self.table][variant]]
+
+    def run(self, variant: str, seed: int) -> None:
+        """Train and judge one variant with one seed; leaves results/TABLE/VARIANT_SEED.json."""
+        target = RESULTS / self.table / f"{variant}_{seed}.json"
+        if target.is_file():
+            return
+        print(f"{self.table}: {variant}, seed {seed}", flush=True)
+        overrides = self.overrides(variant, seed)
+        places = [f"data.root={self.arguments.camvid}", f"model.weights={self.arguments.weights}"]
+        config = load_config("camvid", places + overrides)
+        if self._looks is None:
+            self._looks = cached.Looks(config, LOOKS)
+        model = cached.train(config, self._looks)
+        if variant == "post_hoc":
+            model = cached.post_hoc(model, self._looks)
+        results = run.evaluate(
+            model,
+            variant,
+            self.sets(config.data),
+            inference=InferenceSettings(short_side=360),
+            seeds={"train": seed},
+        )
+        results["overrides"] = overrides
+        results["temperature"] = _temperature(model)
+        write_results(_without_curves(results), target)
+
+    def sets(self, settings: Any) -> list[Any]:
+        """What the runs of this table are judged on."""
+        if self.table == "closed":
+            road_anomaly = open_dataset("road_anomaly", self.arguments.road_anomaly)
+            return [open_dataset("camvid", self.arguments.camvid, "test"), road_anomaly]
+        if self.table == "ablations":
+            return [run.validation_data(settings), run.hidden_data(settings, "val")]
+        test = run.DataSettings(**{**settings.__dict__, "validation_split": "test"})
+        return [run.validation_data(test), run.hidden_data(settings, "test")]
+
+
+def _temperature(model: Segmenter) -> float | None:
+    """Where the temperature of an affine link has come to."""
+    logarithm = getattr(getattr(model.head, "link", None), "log_temperature", None)
+    return None if logarithm is None else float(logarithm.exp())
+
+
+def _without_curves(results: dict[str, Any]) -> dict[str, Any]:
+    """The results without the points of the curves: those are for drawing, the numbers stay."""
     for entry in results["sets"].values():
         for score in entry.get("scores", {}).values():
-            del score["curve"]  # for drawing; the numbers stay
-    target.parent.mkdir(parents=True, exist_ok=True)
-    write_results(results, target)
+            del score["curve"]
+    return results
 
 
 def print_table(table: str) -> None:
     """Mean and standard deviation over seeds, for every variant and score there are files of."""
     print("| variant: score | seeds | mIoU | ECE | AUROC | AP | FPR95 |\n|---|---|---|---|---|---|---|")
     for variant in TABLES[table]:
-        files = sorted((RESULTS / table).glob(f"{variant}_[0-9]*.json"))
-        found = [json.loads(file.read_text()) for file in files]
+        files = sorted((RESULTS / table).glob(f"{variant}_[0-9].json"))
+        found = [json.loads(file.read_text())["sets"].values() for file in files]
         if not found:
             continue
-        closed = [
-            next(e for e in each["sets"].values() if e["task"] == "closed_set")["metrics"] for each in found
-        ]
-        strange = [
-            next(e for e in each["sets"].values() if e["task"] == "anomaly")["scores"] for each in found
-        ]
+        closed = [next(e["metrics"] for e in each if e["task"] == "closed_set") for each in found]
+        strange = [next(e["scores"] for e in each if e["task"] == "anomaly") for each in found]
         for score in strange[0]:
             cells = [_spread([each[key] for each in closed]) for key in ("miou", "ece")]
             cells += [_spread([each[score][key] for each in strange]) for key in ("auroc", "ap", "fpr95")]
@@ -102,8 +148,8 @@ def print_table(table: str) -> None:
 
 def _spread(values: list[float]) -> str:
     percent = [100 * value for value in values]
-    deviation = statistics.stdev(percent) if len(percent) > 1 else 0.0
-    return f"{statistics.mean(percent):.1f} ± {deviation:.1f}"
+    deviation = f" ± {statistics.stdev(percent):.1f}" if len(percent) > 1 else ""
+    return f"{statistics.mean(percent):.1f}{deviation}"
 
 
 def main() -> None:
@@ -116,15 +162,21 @@ def main() -> None:
     parser.add_argument("--road-anomaly", type=Path)
     parser.add_argument("--weights", type=Path, help="tf_efficientnet_lite0 weights (.safetensors)")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--steps", type=int, default=600)
     parser.add_argument("--variants", nargs="+", help="only these")
+    parser.add_argument("--share", default="1/1", help="which part of the runs, as 1/2 and 2/2")
+    parser.add_argument("--threads", type=int, help="torch threads of this process")
     arguments = parser.parse_args()
     if arguments.what == "table":
-        print_table(arguments.which or "main")
+        print_table(arguments.which or "closed")
         return
-    for seed in arguments.seeds:
-        for variant in arguments.variants or TABLES[arguments.what]:
-            one_run(arguments.what, variant, seed, arguments)
+    if arguments.threads:
+        torch.set_num_threads(arguments.threads)
+    experiment = Experiment(arguments.what, arguments)
+    variants = arguments.variants or TABLES[arguments.what]
+    runs = [(variant, seed) for seed in arguments.seeds for variant in variants]
+    part, parts = (int(each) for each in arguments.share.split("/"))
+    for variant, seed in runs[part - 1 :: parts]:
+        experiment.run(variant, seed)
     print_table(arguments.what)
 
 

@@ -8,6 +8,7 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import set_seed
 
+from gmmseg.atomic import write_bytes
 from gmmseg.config import Config, DataSettings, InferenceSettings, dump_config, load_config
 from gmmseg.data import SegmentationData, open_dataset
 from gmmseg.data.augmented import AugmentedDataset
@@ -67,8 +68,7 @@ def train(config: Config, folder: Path, *, resume: Path | None = None, cpu: bool
         warm_classifier,
     )
     if accelerator.is_main_process:
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "config.yaml").write_text(dump_config(config), encoding="utf-8")
+        write_bytes(folder / "config.yaml", dump_config(config).encode())
     if resume is not None:
         trainer.resume(find_checkpoint(resume))
     trained = trainer.run()

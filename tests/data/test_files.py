@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from gmmseg.data.files import DataError, list_images, read_ids, read_image, write_atomically
+from gmmseg.data.files import DataError, list_images, read_ids, read_image
 
 
 def test_images_of_every_mode_come_as_rgb(tmp_path: Path) -> None:
@@ -63,17 +63,3 @@ def test_list_images_is_sorted_and_skips_other_files(tmp_path: Path) -> None:
         (tmp_path / name).touch()
     assert [path.name for path in list_images(tmp_path)] == ["a.webp", "b.JPG"]
     assert list_images(tmp_path / "absent") == []
-
-
-def test_a_failed_write_leaves_the_old_file_and_no_litter(tmp_path: Path) -> None:
-    path = tmp_path / "deep" / "x.json"
-    write_atomically(path, lambda file: file.write(b"old"))
-
-    def fail(file) -> None:
-        file.write(b"half")
-        raise RuntimeError("disk full")
-
-    with pytest.raises(RuntimeError, match="disk full"):
-        write_atomically(path, fail)
-    assert path.read_bytes() == b"old"
-    assert [entry.name for entry in path.parent.iterdir()] == ["x.json"]

@@ -3,6 +3,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from gmmseg import float_order
 from gmmseg.evaluation import tables
 
 floats = hnp.arrays(np.float32, st.integers(2, 50), elements=st.floats(width=32, allow_nan=False))
@@ -11,11 +12,11 @@ floats = hnp.arrays(np.float32, st.integers(2, 50), elements=st.floats(width=32,
 @settings(deadline=None)
 @given(floats)
 def test_keys_order_like_scores_and_turn_back_into_them(scores: np.ndarray) -> None:
-    keys = tables.keys(scores)
+    keys = float_order.keys(scores)
     assert np.array_equal(
         np.sign(keys.astype(np.int64)[:, None] - keys), np.sign(np.subtract.outer(*_ranks(scores)))
     )
-    assert np.array_equal(tables.scores(keys), scores.astype(np.float64))
+    assert np.array_equal(float_order.scores(keys), scores.astype(np.float64))
 
 
 def _ranks(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -33,7 +34,7 @@ def test_every_pixel_is_counted_once_in_every_table() -> None:
     expected = [len(scores), int(anomalous.sum())]
     assert bins.sum(1).tolist() == expected
     assert folded.sum(2).tolist() == [expected] * len(tables.FOLDINGS)
-    places = tables.keys(scores) >> tables.BIN_BITS
+    places = float_order.keys(scores) >> tables.BIN_BITS
     assert np.array_equal(bins[1], np.bincount(places[anomalous], minlength=tables.NUM_BINS))
 
 

@@ -1,3 +1,5 @@
+import math
+
 import pytest
 import torch
 from torch import nn
@@ -84,10 +86,22 @@ def test_component_loss_equals_a_loop(generator: torch.Generator, c: int, k: int
     torch.testing.assert_close(ours, torch.stack(each).mean())
 
 
+def test_likelihood_loss_equals_a_loop(segmenter: Segmenter, batch: tuple) -> None:
+    images, labels = batch
+    output = segmenter(images)
+    small = shrink_labels(labels, output.points.shape[-2:])
+    each = []
+    for b, h, w in (small != IGNORE).nonzero().tolist():
+        row = segmenter.mixture.log_density(output.points[b, :, h, w][None])[0]
+        each.append(-row[small[b, h, w]].max().sub(math.log(K)) / D)
+    ours = segmenter.losses(output, labels, ["likelihood"])["likelihood"]
+    torch.testing.assert_close(ours, torch.stack(each).mean())
+
+
 def test_all_ignored_batch_costs_nothing(segmenter: Segmenter, batch: tuple) -> None:
     images, labels = batch
-    terms = segmenter.losses(segmenter(images), torch.full_like(labels, IGNORE), component=True)
-    assert set(terms) == {"posterior", "component", "auxiliary"}
+    terms = segmenter.losses(segmenter(images), torch.full_like(labels, IGNORE), ["component", "likelihood"])
+    assert set(terms) == {"posterior", "component", "likelihood", "auxiliary"}
     assert all(term == 0.0 for term in terms.values())
     sum(terms.values()).backward()
     assert all(value.grad.isfinite().all() for value in segmenter.parameters() if value.grad is not None)

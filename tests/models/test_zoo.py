@@ -44,6 +44,7 @@ VARIANTS: dict[str, Callable[[HeadSettings], Segmenter]] = {
     "deeplabv3plus_lite": _dense(
         partial(zoo.deeplabv3plus, "tf_efficientnet_lite0", output_stride=16, channels=16)
     ),
+    "frozen_pyramid": _dense(partial(zoo.frozen_pyramid, "tf_efficientnet_lite0")),
     "ocrnet": _dense(partial(zoo.ocrnet, "hrnet_w18_small", channels=16)),
     "dinov2": _dense(partial(zoo.frozen_vit, "vit_small_patch14_dinov2", blocks=(0, 1))),
     "dinov3": _dense(partial(zoo.frozen_vit, "vit_small_patch16_dinov3", blocks=(0, 1))),
@@ -77,7 +78,7 @@ class TestEveryArchitecture:
         segmenter = build().train()
         images, labels = batch()
         output = segmenter(images)
-        sum(segmenter.losses(output, labels, component=True).values()).backward()
+        sum(segmenter.losses(output, labels, ["component", "likelihood"]).values()).backward()
         without = [
             name
             for name, value in segmenter.named_parameters()

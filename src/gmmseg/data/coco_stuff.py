@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from gmmseg.data.files import DataError, write_atomically
+from gmmseg.atomic import write_atomically, write_bytes
+from gmmseg.data.files import DataError
 
 GAPS = (12, 26, 29, 30, 45, 66, 68, 69, 71, 83, 91)
 """Raw ids that name no class."""
@@ -68,7 +69,7 @@ def _convert_pair(raw: Path, output: Path, folder: str, name: str) -> None:
         source = raw / "images" / f"{name}.jpg"
         if not source.is_file():
             raise DataError(f"{source}: missing, although the image lists name it")
-        write_atomically(image, lambda file: file.write(source.read_bytes()))
+        write_bytes(image, source.read_bytes())
     if not labels.is_file():
         ids = Image.fromarray(read_mat(raw / "annotations" / f"{name}.mat"))
         write_atomically(labels, lambda file: ids.save(file, format="PNG"))

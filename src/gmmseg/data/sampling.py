@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch.utils.data import Sampler
 
+from gmmseg.atomic import write_bytes
 from gmmseg.data.catalog import SegmentationData
-from gmmseg.data.files import write_atomically
 from gmmseg.data.paired import PairedFiles
 from gmmseg.labels import IGNORE
 
@@ -44,7 +44,7 @@ def class_counts(
             progress(index + 1, len(dataset))
     if cache:
         stored = json.dumps({"fingerprint": print_of_files, "counts": counts.tolist()}).encode()
-        write_atomically(cache, lambda file: file.write(stored))
+        write_bytes(cache, stored)
     return counts
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from gmmseg import float_order
 from gmmseg.evaluation import tables
 from gmmseg.evaluation.ranking import Array, Ranking, fpr_range
 from gmmseg.evaluation.tables import Folding
@@ -57,7 +58,7 @@ def ranking(bins: NDArray, folded: NDArray) -> tuple[Ranking, dict[str, float]]:
     nodes, slack = _opened(_occupied(bins), _Slack(), tables.BIN_BITS, groups, tables.GROUPS)
     for bits in (tables.GROUPS[0].run_bits, tables.BIN_BITS):
         nodes, slack = _opened(nodes, slack, bits, single, tables.SINGLE)
-    lowest = tables.scores(nodes.start.astype(np.uint32))
+    lowest = float_order.scores(nodes.start.astype(np.uint32))
     ranked = Ranking(lowest, nodes.positives, nodes.negatives, ~nodes.blurred)
     return ranked, _bounds(nodes, ranked, slack)
 

@@ -2,7 +2,6 @@
 
 import json
 import math
-import os
 import platform
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from gmmseg.atomic import write_bytes
 from gmmseg.evaluation.calibration import CalibrationError
 from gmmseg.evaluation.components import ComponentMetrics
 from gmmseg.evaluation.confusion import ConfusionMatrix
@@ -132,16 +132,8 @@ def plain(value: Any) -> Any:
 
 def write_results(results: Mapping[str, Any], path: str | Path) -> None:
     """Write ``results`` as JSON, whole or not at all; NaN and infinities become "nan", "inf", "-inf"."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_text(
-            json.dumps(_encoded(results), indent=2, allow_nan=False) + "\n", encoding="utf-8"
-        )
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    text = json.dumps(_encoded(results), indent=2, allow_nan=False) + "\n"
+    write_bytes(Path(path), text.encode())
 
 
 def load_results(path: str | Path) -> dict[str, Any]:

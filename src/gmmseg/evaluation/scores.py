@@ -182,36 +182,31 @@ class NegativeLogLikelihood:
         return anomaly_score(_generative(self.name, output.evidence).float().movedim(1, -1))
 
 
-class WinnerLikelihood:
+class _DensityLikelihood:
+    """-max_c log p(x given c) from the single components' densities; ``winner`` as in `class_evidence`."""
+
+    name: str
+    winner: bool
+    needs_points = True
+
+    def __init__(self, log_weights: Tensor | None = None) -> None:
+        self.log_weights = log_weights
+
+    def __call__(self, output: Output) -> Tensor:
+        densities = _generative(self.name, output.log_densities).float().movedim((1, 2), (-2, -1))
+        return anomaly_score(class_evidence(densities, self.log_weights, winner=self.winner))
+
+
+class WinnerLikelihood(_DensityLikelihood):
     """-max_c log p(x given c) where the best component alone speaks for its class."""
 
-    name = "nll_winner"
-    needs_points = True
-
-    def __init__(self, log_weights: Tensor | None = None) -> None:
-        self.log_weights = log_weights
-
-    def __call__(self, output: Output) -> Tensor:
-        densities = _generative(self.name, output.log_densities).float()
-        return anomaly_score(
-            class_evidence(densities.movedim((1, 2), (-2, -1)), self.log_weights, winner=True)
-        )
+    name, winner = "nll_winner", True
 
 
-class MixtureLikelihood:
+class MixtureLikelihood(_DensityLikelihood):
     """-max_c log p(x given c) under the whole mixture of each class (logsumexp over components)."""
 
-    name = "nll_logsumexp"
-    needs_points = True
-
-    def __init__(self, log_weights: Tensor | None = None) -> None:
-        self.log_weights = log_weights
-
-    def __call__(self, output: Output) -> Tensor:
-        densities = _generative(self.name, output.log_densities).float()
-        return anomaly_score(
-            class_evidence(densities.movedim((1, 2), (-2, -1)), self.log_weights, winner=False)
-        )
+    name, winner = "nll_logsumexp", False
 
 
 class LinkedLikelihood:

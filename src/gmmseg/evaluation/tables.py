@@ -1,7 +1,7 @@
 """Counting float32 scores of any range in constant memory: linear tables over their bit patterns.
 
-The bits of a float32, suitably flipped, are an unsigned integer (the *key*) that orders like the number.
-Three kinds of tables count keys. All are plain sums, so they merge exactly and no order can matter:
+`gmmseg.float_order` makes of a score an unsigned integer (its *key*) that orders like the number. Three kinds
+of tables count keys. All are plain sums, so they merge exactly and no order can matter:
 
 - ``bins`` has a counter of its own for each value of a key's upper 21 bits, 4,096 bins per octave of either
   sign;
@@ -18,12 +18,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from gmmseg.float_order import keys
+
 BIN_BITS = 11
 NUM_BINS = 1 << (32 - BIN_BITS)
 SLOT_BITS = 18
 NUM_SLOTS = 1 << SLOT_BITS
 _CHUNK = 1 << 19  # keys counted at a time
-_LOWEST, _HIGHEST = np.uint32(0x007FFFFF), np.uint32(0xFF800000)  # keys of -inf and +inf
 
 
 @dataclass(frozen=True)
@@ -43,19 +44,6 @@ class Folding:
 GROUPS = (Folding(6, np.uint32(3266489917)),)
 SINGLE = (Folding(0, np.uint32(2654435769)), Folding(0, np.uint32(2246822519)))
 FOLDINGS = GROUPS + SINGLE
-
-
-def keys(scores: NDArray[np.float32]) -> NDArray[np.uint32]:
-    """(n) keys that order like the scores (n); both zeros have one key."""
-    bits = (scores + np.float32(0)).view(np.int32)
-    return (bits ^ ((bits >> 31) | np.int32(-(2**31)))).view(np.uint32)
-
-
-def scores(keys: NDArray[np.uint32]) -> NDArray[np.float64]:
-    """(n) scores of the keys (n); keys beyond the numbers give the infinity next to them."""
-    inside = np.clip(keys, _LOWEST, _HIGHEST)
-    flipped = np.where(inside >> 31 == 1, inside ^ np.uint32(1 << 31), ~inside)
-    return flipped.astype(np.uint32).view(np.float32).astype(np.float64)
 
 
 def count_(bins: NDArray, folded: NDArray, values: NDArray[np.float32], anomalous: NDArray[np.bool_]) -> None:

@@ -11,6 +11,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from gmmseg.atomic import write_bytes
 from gmmseg.inference.images import ImageError, load_image
 from gmmseg.inference.inputs import Input, find_inputs
 from gmmseg.inference.pictures import (
@@ -23,7 +24,6 @@ from gmmseg.inference.pictures import (
 )
 from gmmseg.inference.predictor import Predictor
 from gmmseg.inference.video import frame_count, frames
-from gmmseg.inference.writing import write_atomically
 
 Progress = Callable[[int, int | None, str], None]
 """Told after each image: how many are through, how many there are (None: unknown), the name of the last."""
@@ -64,7 +64,7 @@ def predict_files(
         try:
             for name, pixels in _images(item):
                 for path, data in _outputs(predictor, pixels, name, raw=raw):
-                    write_atomically(out / path, data)
+                    write_bytes(out / path, data)
                 done += 1
                 if progress:
                     progress(done + len(failed), total, name)

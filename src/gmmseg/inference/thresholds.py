@@ -4,9 +4,10 @@ import math
 from collections.abc import Iterable
 from typing import Protocol
 
-import torch
+import numpy as np
 from torch import Tensor
 
+from gmmseg import float_order
 from gmmseg.inference.images import load_image
 from gmmseg.inference.predictor import Predictor
 from gmmseg.labels import IGNORE
@@ -25,20 +26,17 @@ class LabelledImage(Protocol):
 
 
 class ScoreHistogram:
-    """Counts of scores of any range and sign, in 32 MB however many there are.
-
-    The bits of a float32, suitably flipped, order like the number, so their leading ones are bins that fit
-    every range.
-    """
+    """Counts of scores of any range and sign, in 32 MB however many there are."""
 
     def __init__(self) -> None:
-        self.counts = torch.zeros(2**BITS, dtype=torch.int64)
+        self.counts = np.zeros(2**BITS, np.int64)
 
     def update(self, scores: Tensor) -> None:
         """Count scores of any shape; infinities are legal, NaN is not."""
         if scores.isnan().any():
             raise ValueError("anomaly scores hold NaN: the model's weights or the image are broken")
-        self.counts += torch.bincount(_bins(scores.detach().flatten().cpu()), minlength=2**BITS)
+        keys = float_order.keys(scores.detach().flatten().float().cpu().numpy())
+        self.counts += np.bincount(keys >> (32 - BITS), minlength=2**BITS)
 
     def threshold(self, share: float) -> float:
         """The smallest threshold, to a bin, that at most ``share`` of the scores exceed."""
@@ -49,9 +47,10 @@ class ScoreHistogram:
             raise ValueError(
                 "no known pixels to choose a threshold on: give images with labels other than ignore"
             )
-        exceeding = total - self.counts.cumsum(0)
-        chosen = int(torch.nonzero(exceeding <= math.floor(share * total))[0])
-        return _upper_edge(chosen)
+        exceeding = total - self.counts.cumsum()
+        chosen = int(np.flatnonzero(exceeding <= math.floor(share * total))[0])
+        largest_key = ((chosen + 1) << (32 - BITS)) - 1
+        return float(float_order.scores(np.array([largest_key], np.uint32))[0])
 
 
 def choose_threshold(predictor: Predictor, samples: Iterable[LabelledImage], share: float = 0.05) -> float:
@@ -62,18 +61,3 @@ def choose_threshold(predictor: Predictor, samples: Iterable[LabelledImage], sha
         scores = predictor.maps(load_image(sample.image)[None], size).anomaly[0].cpu()
         histogram.update(scores[sample.labels != IGNORE])
     return histogram.threshold(share)
-
-
-def _bins(scores: Tensor) -> Tensor:
-    """The bin (n) of each score (n): its float32 bits, flipped to order like the number, without the last."""
-    bits = (scores.float() + 0.0).view(torch.int32).long()  # + 0.0: minus zero is zero
-    ordered = torch.where(bits >= 0, bits + 2**31, -1 - bits)
-    return ordered >> (32 - BITS)
-
-
-def _upper_edge(index: int) -> float:
-    """The largest number that falls into bin ``index``."""
-    infinity = int(torch.tensor(math.inf).view(torch.int32))  # beyond it there are only NaNs
-    ordered = min(((index + 1) << (32 - BITS)) - 1, infinity + 2**31)
-    bits = ordered - 2**31 if ordered >= 2**31 else -1 - ordered
-    return float(torch.tensor(bits, dtype=torch.int64).to(torch.int32).view(torch.float32))

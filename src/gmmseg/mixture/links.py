@@ -41,12 +41,12 @@ class AffineLink(nn.Module):
         return self.log_temperature.exp() * evidence + (log_prior + self.offset)
 
 
-def make_link(name: str, num_classes: int) -> nn.Module:
-    """The link called ``name``: bayes, class_norm or affine."""
+def make_link(name: str, num_classes: int, *, temperature: float = 1.0) -> nn.Module:
+    """The link called ``name``: bayes, class_norm or affine; ``temperature``: where affine starts."""
     if name == "bayes":
         return BayesLink()
     if name == "class_norm":
         return ClassNormLink(num_classes)
     if name == "affine":
-        return AffineLink(num_classes)
+        return AffineLink(num_classes, temperature)
     raise ValueError(f"unknown link {name!r}: choose bayes, class_norm or affine")

@@ -15,8 +15,9 @@ class HeadSettings:
 
     ``kind``: gmm or softmax; the rest concerns gmm alone. ``components`` and ``dim`` size the mixtures,
     ``projection`` (none, linear, l2, reference) makes points of features, ``link`` (bayes, class_norm,
-    affine) makes class scores of evidence, ``winner`` takes the best component as the class evidence
-    instead of the exact sum, ``discriminative`` trains the mixtures by gradient (an ablation).
+    affine) makes class scores of evidence, ``temperature`` is where the affine link starts, ``winner`` takes
+    the best component as the class evidence instead of the exact sum, ``discriminative`` trains the mixtures
+    by gradient (an ablation).
     """
 
     kind: str = "gmm"
@@ -24,12 +25,15 @@ class HeadSettings:
     dim: int = 64
     projection: str = "l2"
     link: str = "affine"
+    temperature: float = 1.0
     winner: bool = True
     discriminative: bool = False
 
     def __post_init__(self) -> None:
         if self.kind not in ("gmm", "softmax"):
             raise ValueError(f"unknown kind of head {self.kind!r}: choose gmm or softmax")
+        if self.temperature <= 0:
+            raise ValueError(f"the link's temperature must be positive, got {self.temperature}")
 
 
 HEAD_PRESETS = {
@@ -85,12 +89,18 @@ class GMMHead(nn.Module):
     """features -> points -> log densities -> evidence -> logits. Pure: no forward pass moves the mixtures."""
 
     def __init__(
-        self, in_channels: int, mixture: ClassMixture, *, projection: str = "linear", link: str = "bayes"
-    ):
+        self,
+        in_channels: int,
+        mixture: ClassMixture,
+        *,
+        projection: str = "linear",
+        link: str = "bayes",
+        temperature: float = 1.0,
+    ) -> None:
         super().__init__()
         self.projection = make_projection(projection, in_channels, mixture.dim)
         self.mixture = mixture
-        self.link = make_link(link, mixture.num_classes)
+        self.link = make_link(link, mixture.num_classes, temperature=temperature)
 
     @property
     def num_classes(self) -> int:
@@ -150,4 +160,10 @@ def make_head(settings: HeadSettings, in_channels: int, num_classes: int) -> GMM
         return SoftmaxHead(in_channels, num_classes)
     kind = DiscriminativeMixture if settings.discriminative else ClassMixture
     mixture = kind(num_classes, settings.components, settings.dim, winner=settings.winner)
-    return GMMHead(in_channels, mixture, projection=settings.projection, link=settings.link)
+    return GMMHead(
+        in_channels,
+        mixture,
+        projection=settings.projection,
+        link=settings.link,
+        temperature=settings.temperature,
+    )

@@ -6,6 +6,7 @@ the masks stay as they are. So the points of the method are queries here, a hund
 """
 
 import copy
+from collections.abc import Collection
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
@@ -19,7 +20,7 @@ from gmmseg.models.features import IMAGENET_MEAN, IMAGENET_STD, FeatureExtractor
 from gmmseg.models.heads import GMMHead, HeadSettings, SoftmaxHead, make_head
 from gmmseg.models.huggingface import config_of
 from gmmseg.models.outputs import SegmenterOutput
-from gmmseg.models.segmenter import Segmenter, component_cross_entropy
+from gmmseg.models.segmenter import Segmenter, component_cross_entropy, own_negative_log_likelihood
 
 
 class Queries(NamedTuple):
@@ -101,12 +102,12 @@ class MaskSegmenter(Segmenter):
         return replace(output, evidence=evidence, mixture=last.mixture)
 
     def losses(
-        self, output: SegmenterOutput, labels: Tensor, *, component: bool = False
+        self, output: SegmenterOutput, labels: Tensor, extra: Collection[str] = ()
     ) -> dict[str, Tensor]:
         """Mask2Former's own terms for labels (b H W): ``posterior`` of the queries, ``mask`` and ``dice``.
 
         Each is the sum over the decoder layers, in Mask2Former's own proportions; all are zero when every
-        label is IGNORE. ``component``, when asked for, as in Segmenter, on the matched queries.
+        label is IGNORE. ``extra``: as in Segmenter, on the matched queries.
         """
         assert isinstance(output, MaskOutput)
         masks, classes = mask_labels(labels)
@@ -124,12 +125,15 @@ class MaskSegmenter(Segmenter):
             name: weights[key] * torch.stack([value for each, value in found.items() if key in each]).sum()
             for name, key in names.items()
         }
-        if component and output.mixture is not None:
+        if extra and output.mixture is not None:
             matched = self.matched_labels(output, labels)[..., None]
-            evidence = output.mixture(output.points.movedim(1, -1).flatten(0, 2)).unflatten(0, matched.shape)
-            terms["component"] = component_cross_entropy(
-                output.mixture, output.points, evidence.movedim(-1, 1), matched
-            )
+            rows = output.mixture(output.points.movedim(1, -1).flatten(0, 2))
+            evidence = rows.unflatten(0, matched.shape).movedim(-1, 1)
+            if "component" in extra:
+                terms["component"] = component_cross_entropy(output.mixture, output.points, evidence, matched)
+            if "likelihood" in extra:
+                own = own_negative_log_likelihood(evidence, matched)
+                terms["likelihood"] = own / output.points.shape[1]
         return terms
 
     @torch.no_grad()

@@ -1,5 +1,6 @@
 """A segmenter: a feature extractor and a head, both visible, both swappable."""
 
+from collections.abc import Collection
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -88,20 +89,24 @@ class Segmenter(nn.Module):
         return replace(output, auxiliary=auxiliary)
 
     def losses(
-        self, output: SegmenterOutput, labels: Tensor, *, component: bool = False
+        self, output: SegmenterOutput, labels: Tensor, extra: Collection[str] = ()
     ) -> dict[str, Tensor]:
         """Named, unweighted terms for labels (b H W) int64, each zero when every label is IGNORE.
 
-        ``posterior``: cross-entropy of the posterior at the labels' resolution. ``component`` (when asked
-        for, generative heads): cross-entropy of each pixel's own component among all c*k. ``auxiliary``:
-        mean cross-entropy of the auxiliary heads.
+        ``posterior``: cross-entropy of the posterior at the labels' resolution. ``auxiliary``: mean
+        cross-entropy of the auxiliary heads. A generative head has two more, for those who ask in ``extra``:
+        ``component``, cross-entropy of each cell's own component among all c*k, and ``likelihood``, negative
+        log-likelihood of each cell's point under its own class, per channel of the points.
         """
         terms = {"posterior": cross_entropy(resize(output.logits, labels.shape[-2:]), labels)}
-        if component and output.mixture is not None and output.evidence is not None:
+        if "component" in extra and output.mixture is not None and output.evidence is not None:
             # Every other cell each way: a quarter of the cost, and neighbours say much the same.
             points, evidence = output.points[..., ::2, ::2], output.evidence[..., ::2, ::2]
             small = shrink_labels(labels, output.points.shape[-2:])[..., ::2, ::2]
             terms["component"] = component_cross_entropy(output.mixture, points, evidence, small)
+        if "likelihood" in extra and output.evidence is not None:
+            small = shrink_labels(labels, output.points.shape[-2:])
+            terms["likelihood"] = own_negative_log_likelihood(output.evidence, small) / output.points.shape[1]
         if output.auxiliary:
             each = [cross_entropy(resize(logits, labels.shape[-2:]), labels) for logits in output.auxiliary]
             terms["auxiliary"] = torch.stack(each).mean()
@@ -156,6 +161,13 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     """Mean over the labelled pixels, logits (b c h w) and labels (b h w); 0 when there are none."""
     total = F.cross_entropy(logits.float(), labels, ignore_index=IGNORE, reduction="sum")
     return total / (labels != IGNORE).sum().clamp_min(1)
+
+
+def own_negative_log_likelihood(evidence: Tensor, labels: Tensor) -> Tensor:
+    """Mean of -log p(point | its class), evidence (b c h w) and labels (b h w); 0 without labelled cells."""
+    labelled = labels != IGNORE
+    own = evidence.gather(1, torch.where(labelled, labels, 0)[:, None])[:, 0]
+    return -torch.where(labelled, own, 0.0).sum() / labelled.sum().clamp_min(1)
 
 
 def component_cross_entropy(

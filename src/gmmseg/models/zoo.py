@@ -15,6 +15,7 @@ from gmmseg.models.heads import HeadSettings, head_settings, make_head
 from gmmseg.models.huggingface import mit_segformer, swin_config, swin_mask2former, swin_upernet
 from gmmseg.models.masks import mask_segmenter
 from gmmseg.models.ocr import OCRFeatures
+from gmmseg.models.pyramid import FrozenPyramidFeatures
 from gmmseg.models.segmenter import Segmenter
 from gmmseg.models.unet import TinyUNetFeatures
 from gmmseg.models.vit import FrozenViTFeatures
@@ -55,6 +56,11 @@ def frozen_vit(
     """A light decoder over the named blocks of a frozen ViT."""
     maps = TimmBackbone(backbone, out_indices=blocks, weights=weights, options={"dynamic_img_size": True})
     return FrozenViTFeatures(maps)
+
+
+def frozen_pyramid(backbone: str, num_classes: int, weights: str | None) -> FeatureExtractor:
+    """A light decoder over four scales of a frozen convolutional backbone."""
+    return FrozenPyramidFeatures(TimmBackbone(backbone, out_indices=(1, 2, 3, 4), weights=weights))
 
 
 def segformer(size: str, num_classes: int, weights: str | None) -> FeatureExtractor:
@@ -118,6 +124,10 @@ ZOO: dict[str, Entry] = {
     "tiny_unet": Entry("a small U-Net from scratch, for demonstrations on a CPU", tiny_unet),
     "deeplabv3plus_efficientnet_lite0": Entry(
         "DeepLabV3+ over EfficientNet-Lite0, trainable on a CPU", _LITE0
+    ),
+    "light_efficientnet_lite0": Entry(
+        "a light decoder over a frozen EfficientNet-Lite0, trained in minutes on a CPU",
+        partial(frozen_pyramid, "tf_efficientnet_lite0"),
     ),
     "fcn_resnet101": Entry("FCN over ResNet-101, as in the paper", partial(fcn, "resnet101c")),
     "deeplabv3plus_resnet101": Entry(

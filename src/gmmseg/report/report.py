@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from gmmseg.inference.writing import write_atomically
+from gmmseg.atomic import write_bytes
 from gmmseg.report.html import page
 from gmmseg.report.sections import Highlight, Section
 
@@ -23,4 +23,4 @@ class Report:
 
     def write(self, path: Path) -> None:
         """Put the document at ``path``, whole or not at all."""
-        write_atomically(path, self.html().encode())
+        write_bytes(path, self.html().encode())

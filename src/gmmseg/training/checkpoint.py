@@ -1,11 +1,11 @@
 """Checkpoints of a run: written atomically, read safely, the newest two kept."""
 
-import os
-import tempfile
 from pathlib import Path
 from typing import Any
 
 import torch
+
+from gmmseg.atomic import LEFTOVER_PREFIX, write_atomically
 
 KEEP = 2
 
@@ -20,21 +20,11 @@ def save_checkpoint(folder: Path, step: int, state: dict[str, Any], *, label: st
     The file appears under its name only when it is whole and on disk, so a run killed at any moment leaves
     a folder that can be resumed.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{label}_{step:08d}.pt"
-    handle, temporary = tempfile.mkstemp(dir=folder, prefix=".writing_")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            torch.save(state, file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    write_atomically(path, lambda file: torch.save(state, file))
     for old in list_checkpoints(folder)[KEEP:]:
         old.unlink()
-    for leftover in folder.glob(".writing_*"):
+    for leftover in folder.glob(f"{LEFTOVER_PREFIX}*"):
         leftover.unlink(missing_ok=True)  # of a run that was killed while writing
     return path
 

@@ -37,6 +37,8 @@ class TrainSettings:
 
     component_weight: float = 0.01
     """Weight of the cross-entropy of each pixel's own component among all c*k."""
+    likelihood_weight: float = 0.0
+    """Weight of each cell's negative log-likelihood under its own class, per channel of the points."""
     auxiliary_weight: float = 0.4
     """Weight of the auxiliary heads."""
     softmax_steps: int = 0

@@ -137,7 +137,7 @@ class Trainer:
     def _forward(self, batch: Batch) -> tuple[SegmenterOutput, dict[str, Tensor]]:
         with self.accelerator.autocast():
             output = self.network(batch.images)
-        losses = self.segmenter.losses(output, batch.labels, component=self.settings.component_weight > 0)
+        losses = self.segmenter.losses(output, batch.labels, self._extra_terms())
         if self.step < self.settings.softmax_steps and self.warm_classifier is not None:
             # The mixtures follow the points by EM meanwhile, and take over when the warm-up ends.
             logits = self.warm_classifier(output.points)
@@ -181,8 +181,10 @@ class Trainer:
             self.segmenter.backbone.eval()
 
     def _weight(self, name: str) -> float:
-        weights = {"component": self.settings.component_weight, "auxiliary": self.settings.auxiliary_weight}
-        return weights.get(name, 1.0)
+        return getattr(self.settings, f"{name}_weight", 1.0)
+
+    def _extra_terms(self) -> tuple[str, ...]:
+        return tuple(name for name in ("component", "likelihood") if self._weight(name) > 0)
 
     def _maybe_no_sync(self, last: bool) -> Any:
         return nullcontext() if last else self.accelerator.no_sync(self.network)
