@@ -29,12 +29,13 @@ from gmmseg.models import Segmenter
 RESULTS = Path(__file__).parent / "results"
 HELD_OUT = "data.held_out=[car,pedestrian,bicyclist]"
 LOOKS = 5
-COMMON = ["train.validate_every=100000", "train.save_every=100000", "train.steps=500"]
+COMMON = ["train.validate_every=100000", "train.save_every=100000"]
+SHORT = "train.steps=500"  # ablations
 
 PAPER = ["model.head=paper", "em.preset=paper", "train.likelihood_weight=0"]
 REFERENCE = [
     *("model.head=reference", "em.preset=reference", "data.balanced=true"),
-    *("train.component_weight=0.01", "train.likelihood_weight=0"),
+    *("train.component_weight=0.01", "train.likelihood_weight=0", "train.link_multiplier=1"),
 ]
 # Variant -> what differs from the shipped camvid configuration.
 MAIN = {
@@ -60,7 +61,11 @@ ABLATIONS = {
     "queue_32000": [*QUEUE, "em.memory_size=32000"],
     "slow_forgetting": ["em.decay=0.99"],
     "no_likelihood_term": ["train.likelihood_weight=0"],
+    "likelihood_1": ["train.likelihood_weight=1"],
     "component_term": ["train.likelihood_weight=0", "train.component_weight=0.01"],
+    "unit_length_points": ["model.head.projection=l2"],
+    "reference_points": ["model.head.projection=reference"],
+    "stiff_start": ["model.head.temperature=1"],
     "bayes_link": ["model.head.link=bayes"],
     "class_norm_link": ["model.head.link=class_norm"],
     "softmax_warm_up": ["train.softmax_steps=250"],
@@ -78,6 +83,7 @@ class Experiment:
     def overrides(self, variant: str, seed: int) -> list[str]:
         """What defines a run, the places of data and weights apart."""
         hidden = [HELD_OUT] if self.table != "closed" else []
+        hidden += [SHORT] if self.table == "ablations" else []
         return [*COMMON, *hidden, f"train.seed={seed}", *TABLES[self.table][variant]]
 
     def run(self, variant: str, seed: int) -> None:

@@ -1,12 +1,14 @@
 import pytest
 import torch
 from torch.distributions import Independent, Normal
+from torch.nn import functional as F_
 
 from gmmseg.mixture import ClassMixture
 from gmmseg.models.heads import (
     HEAD_PRESETS,
     GMMHead,
     HeadSettings,
+    Pole,
     SoftmaxHead,
     head_settings,
     make_head,
@@ -78,11 +80,21 @@ def test_gradient_reaches_the_network_and_never_a_mixture(generator: torch.Gener
     assert any(value.grad is not None for value in gradient.mixture.parameters())
 
 
-@pytest.mark.parametrize("name", ["l2", "reference"])
+@pytest.mark.parametrize("name", ["l2", "pole", "reference"])
 def test_unit_length_projections(generator: torch.Generator, name: str) -> None:
     torch.manual_seed(0)
     points = make_projection(name, F, 16)(torch.randn(10, F, generator=generator))
     torch.testing.assert_close(points.norm(dim=-1), torch.ones(10))
+
+
+def test_the_pole_remembers_length(generator: torch.Generator) -> None:
+    """Nothing lies at the pole; what is d coordinates of variance one lies half way down."""
+    pole, directions = Pole(), F_.normalize(torch.randn(7, 15, generator=generator), dim=-1)
+    for length, height in ((0.0, 1.0), (15**0.5, 0.5**0.5), (1e6, 0.0)):
+        points = pole(length * directions)
+        torch.testing.assert_close(points[:, -1], torch.full((7,), height), atol=1e-5, rtol=0)
+        torch.testing.assert_close(points.norm(dim=-1), torch.ones(7))
+        assert length == 0 or torch.allclose(F_.normalize(points[:, :-1], dim=-1), directions, atol=1e-5)
 
 
 def test_no_projection_leaves_the_features(generator: torch.Generator) -> None:

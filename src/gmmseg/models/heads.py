@@ -1,7 +1,9 @@
 """Classifiers on features: the generative head and its honest twin, a softmax classifier."""
 
+import math
 from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -14,7 +16,7 @@ class HeadSettings:
     """What kind of head to put on a network; plain data, so that it can be stored beside the weights.
 
     ``kind``: gmm or softmax; the rest concerns gmm alone. ``components`` and ``dim`` size the mixtures,
-    ``projection`` (none, linear, l2, reference) makes points of features, ``link`` (bayes, class_norm,
+    ``projection`` (none, linear, l2, pole, reference) makes points of features, ``link`` (bayes, class_norm,
     affine) makes class scores of evidence, ``temperature`` is where the affine link starts, ``winner`` takes
     the best component as the class evidence instead of the exact sum, ``discriminative`` trains the mixtures
     by gradient (an ablation).
@@ -23,9 +25,9 @@ class HeadSettings:
     kind: str = "gmm"
     components: int = 5
     dim: int = 64
-    projection: str = "l2"
+    projection: str = "pole"
     link: str = "affine"
-    temperature: float = 1.0
+    temperature: float = 0.3
     winner: bool = True
     discriminative: bool = False
 
@@ -39,7 +41,7 @@ class HeadSettings:
 HEAD_PRESETS = {
     "paper": HeadSettings(projection="linear", link="bayes"),
     "reference": HeadSettings(projection="reference", link="class_norm"),
-    "default": HeadSettings(projection="reference", link="affine"),
+    "default": HeadSettings(),
     "softmax": HeadSettings(kind="softmax"),
 }
 
@@ -54,6 +56,19 @@ def head_settings(head: "str | HeadSettings") -> HeadSettings:
     return HEAD_PRESETS[name]
 
 
+class Pole(nn.Module):
+    """Points (n d-1) -> points (n d) on the unit sphere, by one more coordinate, the same for all.
+
+    Plain unit length forgets how long a point was, and the length of a feature says how sure the network is.
+    Here short points come to lie near the pole, where no class is, and long ones near the equator.
+    """
+
+    def forward(self, points: Tensor) -> Tensor:
+        n, d = points.shape
+        height = points.new_full((n, 1), math.sqrt(d))  # as long as a point of d coordinates of variance one
+        return F.normalize(torch.cat([points, height], dim=1), dim=-1)
+
+
 class UnitNorm(nn.Module):
     """Points (n d) scaled to unit length."""
 
@@ -65,7 +80,8 @@ def make_projection(name: str, in_channels: int, dim: int) -> nn.Module:
     """Features (n f) -> points (n d), a 1x1 convolution written for rows.
 
     ``none``: the features are the points (post-hoc mixtures). ``linear``: nothing more (the paper). ``l2``:
-    then unit length. ``reference``: then batch norm, ReLU, LayerNorm and unit length.
+    then unit length. ``pole``: then batch norm and unit length with a `Pole`. ``reference``: then batch norm,
+    ReLU, LayerNorm and unit length.
     """
     if name == "none":
         if in_channels != dim:
@@ -77,12 +93,15 @@ def make_projection(name: str, in_channels: int, dim: int) -> nn.Module:
         return nn.Linear(in_channels, dim)
     if name == "l2":
         return nn.Sequential(nn.Linear(in_channels, dim), UnitNorm())
+    if name == "pole":
+        linear = nn.Linear(in_channels, dim - 1, bias=False)
+        return nn.Sequential(linear, nn.BatchNorm1d(dim - 1), Pole())
     if name == "reference":
         linear = nn.Linear(in_channels, dim, bias=False)
         return nn.Sequential(
             linear, nn.BatchNorm1d(dim), nn.ReLU(inplace=True), nn.LayerNorm(dim), UnitNorm()
         )
-    raise ValueError(f"unknown projection {name!r}: choose none, linear, l2 or reference")
+    raise ValueError(f"unknown projection {name!r}: choose none, linear, l2, pole or reference")
 
 
 class GMMHead(nn.Module):

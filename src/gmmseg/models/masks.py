@@ -132,7 +132,8 @@ class MaskSegmenter(Segmenter):
             if "component" in extra:
                 terms["component"] = component_cross_entropy(output.mixture, output.points, evidence, matched)
             if "likelihood" in extra:
-                own = own_negative_log_likelihood(evidence, matched)
+                logits = output.query_logits[-1].movedim(-1, 1)[..., None]
+                own = own_negative_log_likelihood(logits, evidence, matched)
                 terms["likelihood"] = own / output.points.shape[1]
         return terms
 

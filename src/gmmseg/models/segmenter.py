@@ -96,7 +96,8 @@ class Segmenter(nn.Module):
         ``posterior``: cross-entropy of the posterior at the labels' resolution. ``auxiliary``: mean
         cross-entropy of the auxiliary heads. A generative head has two more, for those who ask in ``extra``:
         ``component``, cross-entropy of each cell's own component among all c*k, and ``likelihood``, negative
-        log-likelihood of each cell's point under its own class, per channel of the points.
+        log-likelihood of each cell's point under its own class, per channel of the points and weighted by
+        the posterior of that class.
         """
         terms = {"posterior": cross_entropy(resize(output.logits, labels.shape[-2:]), labels)}
         if "component" in extra and output.mixture is not None and output.evidence is not None:
@@ -106,7 +107,8 @@ class Segmenter(nn.Module):
             terms["component"] = component_cross_entropy(output.mixture, points, evidence, small)
         if "likelihood" in extra and output.evidence is not None:
             small = shrink_labels(labels, output.points.shape[-2:])
-            terms["likelihood"] = own_negative_log_likelihood(output.evidence, small) / output.points.shape[1]
+            own = own_negative_log_likelihood(output.logits, output.evidence, small)
+            terms["likelihood"] = own / output.points.shape[1]
         if output.auxiliary:
             each = [cross_entropy(resize(logits, labels.shape[-2:]), labels) for logits in output.auxiliary]
             terms["auxiliary"] = torch.stack(each).mean()
@@ -163,11 +165,16 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     return total / (labels != IGNORE).sum().clamp_min(1)
 
 
-def own_negative_log_likelihood(evidence: Tensor, labels: Tensor) -> Tensor:
-    """Mean of -log p(point | its class), evidence (b c h w) and labels (b h w); 0 without labelled cells."""
+def own_negative_log_likelihood(logits: Tensor, evidence: Tensor, labels: Tensor) -> Tensor:
+    """Mean over labelled cells of -p(class | point) log p(point | class), their own class; 0 without cells.
+
+    Logits and evidence (b c h w), labels (b h w). The posterior is a weight alone, without a gradient: a cell
+    that is not known for what it is yet is the cross-entropy's business.
+    """
     labelled = labels != IGNORE
-    own = evidence.gather(1, torch.where(labelled, labels, 0)[:, None])[:, 0]
-    return -torch.where(labelled, own, 0.0).sum() / labelled.sum().clamp_min(1)
+    classes = torch.where(labelled, labels, 0)[:, None]
+    weight = logits.detach().softmax(1).gather(1, classes)[:, 0] * labelled
+    return -(weight * evidence.gather(1, classes)[:, 0]).sum() / labelled.sum().clamp_min(1)
 
 
 def component_cross_entropy(

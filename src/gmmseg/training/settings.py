@@ -23,7 +23,7 @@ class TrainSettings:
     """SGD only."""
     backbone_multiplier: float = 0.1
     """Learning rate of the pretrained part relative to the rest; 0 freezes it, batch norm included."""
-    link_multiplier: float = 10.0
+    link_multiplier: float = 30.0
     """Learning rate of the link (temperature and class offsets) relative to the rest."""
     schedule: str = "poly"
     """poly, or step: times 0.1 at each milestone."""
@@ -35,10 +35,11 @@ class TrainSettings:
     precision: str = "no"
     """no, bf16 or fp16."""
 
-    component_weight: float = 0.01
+    component_weight: float = 0.0
     """Weight of the cross-entropy of each pixel's own component among all c*k."""
-    likelihood_weight: float = 0.0
-    """Weight of each cell's negative log-likelihood under its own class, per channel of the points."""
+    likelihood_weight: float = 0.3
+    """Weight of each cell's negative log-likelihood under its own class, per channel of the points: pulls
+    known points together, so that unknown ones stand out."""
     auxiliary_weight: float = 0.4
     """Weight of the auxiliary heads."""
     softmax_steps: int = 0
