@@ -9,7 +9,7 @@ from gmmseg.config import load_config
 from gmmseg.data import open_dataset
 from gmmseg.evaluation import write_results
 from gmmseg.report.tables import compare
-from gmmseg.run_report import write_report
+from gmmseg.run_report import write_picture, write_report
 
 MODELS = {"gmm": "default", "softmax": "softmax"}
 """Name of the run -> head. Everything else is the same for both."""
@@ -40,6 +40,7 @@ def run_demo(
     say(compare(results).markdown())
     report = out / "report.html"
     write_report([out / name for name in MODELS], [test, anomalies], report)
+    write_picture([out / name for name in MODELS], anomalies, out / "picture.png")
     say(f"done in {time.perf_counter() - started:.0f} s")
     return report
 

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from gmmseg import run
+from gmmseg.atomic import write_bytes
 from gmmseg.evaluation import load_results
 from gmmseg.inference import Predictor
 from gmmseg.inference.pictures import default_colours
@@ -21,6 +22,7 @@ from gmmseg.report.logs import read_log
 from gmmseg.report.panels import Example, ModelMaps, panel
 from gmmseg.report.report import Report
 from gmmseg.report.sections import Column, Figure, Gallery, Highlight, Section, Table
+from gmmseg.report.sheet import contact_sheet
 
 _EXAMPLES = 4
 _SEARCHED = 40  # images looked through for examples with something unknown in them
@@ -56,6 +58,14 @@ def write_report(sources: Sequence[Path], datasets: Sequence[Any], out: Path) ->
         _highlights(subjects),
     )
     report.write(Path(out))
+
+
+def write_picture(sources: Sequence[Path], dataset: Any, out: Path, *, examples: int = 2) -> None:
+    """One PNG of what the runs' models make of ``examples`` with many unknown pixels in an anomaly set."""
+    models = {Path(source).name: run.open_model(source) for source in sources}
+    colours = _colours(next(iter(models.values())))
+    galleries = [_example(models, dataset, index, colours) for index in _chosen(dataset)[:examples]]
+    write_bytes(Path(out), contact_sheet(galleries))
 
 
 def open_subject(source: Path) -> Subject:
@@ -218,7 +228,7 @@ def _pictures(subjects: list[Subject], datasets: Sequence[Any]) -> Section | Non
     if not models or not datasets:
         return None
     first = next(iter(models.values()))
-    colours = first.colours or default_colours(first.num_classes)
+    colours = _colours(first)
     galleries = tuple(
         _example(models, dataset, index, colours)
         for dataset in sorted(datasets, key=lambda each: each.label_space is not None)
@@ -229,6 +239,10 @@ def _pictures(subjects: list[Subject], datasets: Sequence[Any]) -> Section | Non
         "Bright is strange. Striped pixels lie above the model's own threshold, chosen on known pixels alone."
     )
     return Section("What it looks like", text, legend=tuple(zip(names, colours)), galleries=galleries)
+
+
+def _colours(model: Segmenter) -> Any:
+    return model.colours or default_colours(model.num_classes)
 
 
 def _chosen(dataset: Any) -> list[int]:

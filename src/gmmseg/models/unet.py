@@ -15,7 +15,7 @@ class TinyUNetFeatures(FeatureExtractor):
     std = (0.5, 0.5, 0.5)
     stride = 4
 
-    def __init__(self, widths: tuple[int, int, int, int] = (24, 48, 96, 128), out_channels: int = 64) -> None:
+    def __init__(self, widths: tuple[int, int, int, int] = (16, 32, 64, 96), out_channels: int = 64) -> None:
         super().__init__()
         stages = [conv_bn_relu(3, widths[0], 3, stride=2)]
         for narrow, wide in pairwise(widths):
