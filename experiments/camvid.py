@@ -21,7 +21,7 @@ import torch
 
 import cached
 from gmmseg import run
-from gmmseg.config import InferenceSettings, load_config
+from gmmseg.config import InferenceSettings, dump_config, load_config
 from gmmseg.data import open_dataset
 from gmmseg.evaluation import write_results
 from gmmseg.models import Segmenter
@@ -108,6 +108,7 @@ class Experiment:
             seeds={"train": seed},
         )
         results["overrides"] = overrides
+        results["config"] = dump_config(load_config("camvid", overrides))  # the places left out
         results["temperature"] = _temperature(model)
         write_results(_without_curves(results), target)
 

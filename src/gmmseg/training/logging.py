@@ -16,9 +16,9 @@ class RunLog:
         if not active:
             return
         folder.mkdir(parents=True, exist_ok=True)
+        self.board = _make_board(folder) if tensorboard else None
         self.file = (folder / "log.jsonl").open("a", encoding="utf-8")
         self.bar = tqdm(total=steps, initial=start, unit="step", dynamic_ncols=True)
-        self.board = _make_board(folder) if tensorboard else None
         self.warned: set[str] = set()
 
     def entry(self, step: int, kind: str, numbers: dict[str, Any]) -> None:

@@ -1,0 +1,51 @@
+"""What a run writes while it runs."""
+
+import builtins
+import json
+
+import pytest
+
+from gmmseg.training.logging import RunLog
+
+
+def test_every_entry_is_a_line(tmp_path):
+    log = RunLog(tmp_path, 10, 0, tensorboard=False, active=True)
+    log.entry(3, "train", {"loss": 0.5, "em": {"occupancy": 1.0}})
+    log.entry(4, "validation", {"miou": 0.25})
+    log.close()
+    lines = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert [(line["step"], line["kind"]) for line in lines] == [(3, "train"), (4, "validation")]
+    assert lines[0]["em"] == {"occupancy": 1.0}
+    assert not (tmp_path / "tensorboard").exists()
+
+
+def test_tensorboard_holds_the_same_numbers(tmp_path):
+    events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    log = RunLog(tmp_path, 10, 0, tensorboard=True, active=True)
+    for step in (1, 2):
+        log.entry(step, "train", {"loss": 0.5 * step})
+    log.close()
+    board = events.EventAccumulator(str(tmp_path / "tensorboard"))
+    board.Reload()
+    (tag,) = [name for name in board.Tags()["scalars"] if "loss" in name]
+    assert [(each.step, each.value) for each in board.Scalars(tag)] == [(1, 0.5), (2, 1.0)]
+
+
+def test_without_tensorboard_the_message_says_what_to_install(tmp_path, monkeypatch):
+    real = builtins.__import__
+
+    def absent(name, *rest, **more):
+        if name.startswith("torch.utils.tensorboard"):
+            raise ImportError(name)
+        return real(name, *rest, **more)
+
+    monkeypatch.setattr(builtins, "__import__", absent)
+    with pytest.raises(ImportError, match=r"gmmseg\[tensorboard\]"):
+        RunLog(tmp_path, 1, 0, tensorboard=True, active=True)
+
+
+def test_other_processes_are_silent(tmp_path):
+    log = RunLog(tmp_path / "run", 1, 0, tensorboard=False, active=False)
+    log.entry(1, "train", {"loss": 1.0})
+    log.close()
+    assert not (tmp_path / "run").exists()
