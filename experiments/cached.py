@@ -65,7 +65,9 @@ class CachedLoader:
         self.looks, self.batch_size = looks, batch_size
         self.sampler: ShuffledSampler | ClassBalancedSampler = ShuffledSampler(len(looks.maps), seed=seed)
         if balanced:
-            counts = torch.stack([torch.bincount(each.flatten(), minlength=IGNORE) for each in looks.labels])
+            counts = torch.stack(
+                [torch.bincount(each.flatten(), minlength=IGNORE + 1) for each in looks.labels]
+            )
             known = counts[:, : len(looks.label_space)].numpy()
             self.sampler = ClassBalancedSampler(known, length=len(looks.maps), seed=seed)
 

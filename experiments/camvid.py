@@ -4,6 +4,7 @@
     python experiments/camvid.py held_out --camvid DIR --weights FILE       hidden classes, CamVid test
     python experiments/camvid.py ablations --camvid DIR --weights FILE      hidden classes, CamVid val
     python experiments/camvid.py table closed                               the table of the files there are
+    python experiments/camvid.py calibration                                docs/figures/calibration.svg
 
 A frozen EfficientNet-Lite0 under a light decoder, trained on kept features (see cached.py). A run that has
 its file already is passed over, so a command can be stopped and started again, and `--share 1/2` and
@@ -21,10 +22,12 @@ import torch
 
 import cached
 from gmmseg import run
+from gmmseg.atomic import write_bytes
 from gmmseg.config import InferenceSettings, dump_config, load_config
 from gmmseg.data import open_dataset
-from gmmseg.evaluation import write_results
+from gmmseg.evaluation import load_results, write_results
 from gmmseg.models import Segmenter
+from gmmseg.report import plots
 
 RESULTS = Path(__file__).parent / "results"
 HELD_OUT = "data.held_out=[car,pedestrian,bicyclist]"
@@ -153,6 +156,15 @@ def print_table(table: str) -> None:
             print(f"| {variant}: {score} | {len(found)} | {' | '.join(cells)} |")
 
 
+def draw_calibration(path: Path) -> None:
+    """Reliability of the twin and of the default on CamVid test, seed 0, as an SVG file."""
+    tables = {}
+    for variant in ("softmax", "gmm_default"):
+        entries = load_results(RESULTS / "closed" / f"{variant}_0.json")["sets"].values()
+        tables[variant] = next(entry["reliability"] for entry in entries if "reliability" in entry)
+    write_bytes(path, plots.reliability_diagram(tables).data)
+
+
 def _spread(values: list[float]) -> str:
     percent = [100 * value for value in values]
     deviation = f" ± {statistics.stdev(percent):.1f}" if len(percent) > 1 else ""
@@ -163,7 +175,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=[*TABLES, "table"])
+    parser.add_argument("what", choices=[*TABLES, "table", "calibration"])
     parser.add_argument("which", nargs="?", choices=list(TABLES), help="with table: which one")
     parser.add_argument("--camvid", type=Path)
     parser.add_argument("--road-anomaly", type=Path)
@@ -175,6 +187,9 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.what == "table":
         print_table(arguments.which or "closed")
+        return
+    if arguments.what == "calibration":
+        draw_calibration(Path("docs/figures/calibration.svg"))
         return
     if arguments.threads:
         torch.set_num_threads(arguments.threads)
