@@ -99,34 +99,43 @@ def _entries(subjects: Iterable[Subject], task: str) -> Iterable[tuple[Subject, 
 
 
 def _summary(subjects: list[Subject]) -> Section | None:
-    closed = tuple(
+    closed = [
         (subject.name, key, *(100 * entry["metrics"][name] for name in ("miou", "pixel_accuracy", "ece")))
         for subject, key, entry in _entries(subjects, "closed_set")
-    )
-    detection = tuple(
+    ]
+    detection = [
         (f"{subject.name}: {name}", key, *(100 * score[metric] for metric in ("auroc", "ap", "fpr95")))
         for subject, key, entry in _entries(subjects, "anomaly")
         for name, score in entry["scores"].items()
-    )
+    ]
     tables = []
     if closed:
         columns = (
-            Column("model"), Column("set"), Column("mIoU %", "higher"), Column("pixel accuracy %", "higher"),
+            Column("mIoU %", "higher"),
+            Column("accuracy %", "higher"),
             Column("ECE %", "lower", 2),
-        )  # fmt: skip
-        tables.append(Table(columns, closed, "Known classes"))
+        )
+        tables.append(_table("model", columns, closed, "Known classes"))
     if detection:
-        columns = (
-            Column("model: score"), Column("set"), Column("AUROC %", "higher"), Column("AP %", "higher"),
-            Column("FPR95 %", "lower"),
-        )  # fmt: skip
-        tables.append(Table(columns, detection, "Finding unknown objects, pooled over all pixels"))
+        columns = (Column("AUROC %", "higher"), Column("AP %", "higher"), Column("FPR95 %", "lower"))
+        tables.append(
+            _table("model: score", columns, detection, "Finding unknown objects, pooled over all pixels")
+        )
     text = (
         "mIoU is that of one confusion matrix over the whole set; ECE has 15 bins of the top posterior. "
         "AUROC, AP and FPR95 pool every pixel of the set. `nll` is the mixtures' negative log-likelihood; "
         "the other scores read the posterior or the logits."
     )
     return Section("Results", text, tuple(tables)) if tables else None
+
+
+def _table(subject: str, columns: tuple[Column, ...], rows: list[tuple], caption: str) -> Table:
+    """Rows of (subject, set, numbers); a single set is named in the caption, so that phones show the numbers."""
+    sets = {row[1] for row in rows}
+    if len(sets) > 1:
+        return Table((Column(subject), Column("set"), *columns), tuple(rows), caption)
+    narrow = tuple((row[0], *row[2:]) for row in rows)
+    return Table((Column(subject), *columns), narrow, f"{caption}: {sets.pop()}")
 
 
 def _highlights(subjects: list[Subject]) -> tuple[Highlight, ...]:
