@@ -130,7 +130,7 @@ def _summary(subjects: list[Subject]) -> Section | None:
 
 
 def _table(subject: str, columns: tuple[Column, ...], rows: list[tuple], caption: str) -> Table:
-    """Rows of (subject, set, numbers); a single set is named in the caption, so that phones show the numbers."""
+    """Rows of (subject, set, numbers); a single set goes into the caption, so that phones show numbers."""
     sets = {row[1] for row in rows}
     if len(sets) > 1:
         return Table((Column(subject), Column("set"), *columns), tuple(rows), caption)
