@@ -90,9 +90,9 @@ def test_a_run_folder_holds_everything(runs, folder_data):
     assert (run_folder / "checkpoints" / "step_00000040.pt").is_file()
     for part in ("best", "final"):
         assert (run_folder / part / "model.safetensors").is_file()
-    final = gmmseg.from_pretrained(run_folder / "final")
-    assert final.label_names == CLASSES
-    assert final.threshold is not None
+        exported = gmmseg.from_pretrained(run_folder / part)
+        assert exported.label_names == CLASSES
+        assert exported.threshold is not None
 
 
 def test_evaluate_writes_results_and_prints_a_table(runs, folder_data, tmp_path):

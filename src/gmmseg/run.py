@@ -43,7 +43,7 @@ def train(config: Config, folder: Path, *, resume: Path | None = None, cpu: bool
     """Train what ``config`` says in the run folder ``folder``; returns the folder of the exported weights.
 
     The folder then holds config.yaml, log.jsonl, checkpoints/, best/ (weights of the best validation) and
-    final/ (weights of the last step, with the threshold for the unknown).
+    final/ (weights of the last step), both with the threshold for the unknown.
     """
     accelerator = Accelerator(mixed_precision=config.train.precision, cpu=cpu)
     set_seed(config.train.seed)
@@ -73,11 +73,19 @@ def train(config: Config, folder: Path, *, resume: Path | None = None, cpu: bool
         trainer.resume(find_checkpoint(resume))
     trained = trainer.run()
     if accelerator.is_main_process:
-        if validation is not None:
-            trained.threshold = choose_threshold(Predictor(trained), _samples(validation))
         trained.save_pretrained(folder / "final")
+        for weights in (folder / "best", folder / "final"):
+            if validation is not None and weights.is_dir():
+                set_threshold(weights, validation, accelerator.device)
     accelerator.wait_for_everyone()
     return folder / "final"
+
+
+def set_threshold(weights: Path, dataset: Any, device: torch.device) -> None:
+    """Choose the threshold for the unknown of saved weights on a labelled set, and save them with it."""
+    model = from_pretrained(weights).to(device)
+    model.threshold = choose_threshold(Predictor(model), _samples(dataset))
+    model.save_pretrained(weights)
 
 
 def make_segmenter(config: Config, dataset: SegmentationData) -> Segmenter:
