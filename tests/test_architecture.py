@@ -9,7 +9,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "gmmseg"
 # Rooms from the ground up; a room may import those below it, never one above or beside it.
 GROUND = {"labels", "atomic", "float_order"}  # single files that stand on nothing
 BELOW = {
-    **{file: set() for file in GROUND},
+    **{file: set() for file in sorted(GROUND)},
     "mixture": GROUND,
     "models": GROUND | {"mixture"},
     "data": GROUND,
