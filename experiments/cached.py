@@ -101,13 +101,11 @@ class OnJoinedMaps(Segmenter):
         return images.contiguous(memory_format=torch.channels_last)
 
 
-def train(config: Config, looks: Looks, *, start: Segmenter | None = None) -> Segmenter:
-    """The network of ``config``, decoder and head trained on ``looks``, from the decoder of ``start``."""
+def train(config: Config, looks: Looks) -> Segmenter:
+    """The network of ``config``, decoder and head trained on ``looks``."""
     set_seed(config.train.seed)
     dataset = run.training_data(config.data)
     whole = run.make_segmenter(config, dataset)
-    if start is not None:
-        whole.features.load_state_dict(start.features.state_dict())
     trained = OnJoinedMaps(Decoder(_pyramid(whole)), whole.head)
     loader = CachedLoader(
         looks, config.train.batch_size, balanced=config.data.balanced, seed=config.train.seed

@@ -4,6 +4,7 @@ import builtins
 import json
 
 import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from gmmseg.training.logging import RunLog
 
@@ -20,12 +21,11 @@ def test_every_entry_is_a_line(tmp_path):
 
 
 def test_tensorboard_holds_the_same_numbers(tmp_path):
-    events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     log = RunLog(tmp_path, 10, 0, tensorboard=True, active=True)
     for step in (1, 2):
         log.entry(step, "train", {"loss": 0.5 * step})
     log.close()
-    board = events.EventAccumulator(str(tmp_path / "tensorboard"))
+    board = EventAccumulator(str(tmp_path / "tensorboard"))
     board.Reload()
     (tag,) = [name for name in board.Tags()["scalars"] if "loss" in name]
     assert [(each.step, each.value) for each in board.Scalars(tag)] == [(1, 0.5), (2, 1.0)]
