@@ -9,10 +9,13 @@ from numpy.typing import NDArray
 _LOWEST, _HIGHEST = np.uint32(0x007FFFFF), np.uint32(0xFF800000)  # keys of -inf and +inf
 
 
-def keys(scores: NDArray[np.float32]) -> NDArray[np.uint32]:
-    """(n) keys that order like the scores (n); both zeros have one key."""
-    bits = (scores + np.float32(0)).view(np.int32)
-    return (bits ^ ((bits >> 31) | np.int32(-(2**31)))).view(np.uint32)
+def keys(scores: NDArray[np.float32], out: NDArray[np.uint32] | None = None) -> NDArray[np.uint32]:
+    """(n) keys that order like the scores (n), in ``out`` if that is given; both zeros have one key."""
+    unsigned = np.empty(scores.shape, dtype=np.uint32) if out is None else out
+    bits = unsigned.view(np.int32)
+    np.add(scores, np.float32(0), out=unsigned.view(np.float32))
+    bits ^= (bits >> 31) | np.int32(-(2**31))
+    return unsigned
 
 
 def scores(keys: NDArray[np.uint32]) -> NDArray[np.float64]:

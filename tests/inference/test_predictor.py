@@ -85,7 +85,7 @@ def test_maps_are_those_of_the_windows_at_the_size_asked_for(segmenter, generato
     for predictor in (Predictor(segmenter), Predictor(segmenter, window=8)):
         maps = predictor.maps(images, (40, 60))
         torch.testing.assert_close(maps.logits, expected.logits)
-        torch.testing.assert_close(maps.evidence, expected.evidence)
+        torch.testing.assert_close(maps.scores, expected.scores)
     assert predictor.maps(images).logits.shape == (2, 3, 20, 30)
 
 

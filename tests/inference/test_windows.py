@@ -3,7 +3,16 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from gmmseg.inference.windows import Maps, coverage, evaluating, sliding, sliding_strips, starts, whole
+from gmmseg.inference.windows import (
+    Maps,
+    coverage,
+    evaluating,
+    sliding,
+    sliding_strips,
+    starts,
+    strangeness,
+    whole,
+)
 from gmmseg.models import SegmenterOutput
 
 
@@ -18,14 +27,14 @@ class Neighbours(nn.Module):
         return SegmenterOutput(blurred, blurred, -blurred)
 
 
-def loop_sliding(segmenter, images, window, stride):
-    """The definition: every window on its own, sums and counts per pixel."""
+def loop_sliding(read, segmenter, images, window, stride):
+    """The definition: every window on its own, sums and counts per pixel, of what is read (b n h w)."""
     b, _, h, w = images.shape
-    sums, counts = torch.zeros(b, 3, h, w), torch.zeros(h, w)
+    sums, counts = torch.zeros(b, read(segmenter(images)).shape[1], h, w), torch.zeros(h, w)
     for top in starts(h, window, stride):
         for left in starts(w, window, stride):
             part = (..., slice(top, top + window), slice(left, left + window))
-            sums[part] += segmenter(images[part]).logits
+            sums[part] += read(segmenter(images[part]))
             counts[part] += 1
     return sums / counts
 
@@ -36,9 +45,10 @@ def loop_sliding(segmenter, images, window, stride):
 def test_sliding_equals_the_loop_over_windows(generator, size, window, stride):
     images = torch.rand(2, 3, *size, generator=generator)
     maps = sliding(Neighbours(), images, window, stride)
-    expected = loop_sliding(Neighbours(), images, window, stride)
-    torch.testing.assert_close(maps.logits, expected)
-    torch.testing.assert_close(maps.evidence, -expected)
+    pieces = Neighbours(), images, window, stride
+    torch.testing.assert_close(maps.logits, loop_sliding(lambda output: output.logits, *pieces))
+    expected = loop_sliding(lambda output: strangeness(output)[:, None], *pieces)
+    torch.testing.assert_close(maps.scores, expected)
 
 
 @pytest.mark.parametrize("size", [(1, 1), (5, 40), (40, 5), (33, 47), (32, 32)])
@@ -49,7 +59,6 @@ def test_a_pointwise_network_gives_the_same_whole_and_sliding(make_segmenter, ge
     at_once, windows = whole(segmenter, images), sliding(segmenter, images, 16, 11)
     torch.testing.assert_close(windows.logits, at_once.logits)
     assert windows.logits.shape == (2, 3, *size)
-    assert (windows.evidence is None) == (not generative)
     torch.testing.assert_close(windows.anomaly, at_once.anomaly)
 
 
@@ -82,7 +91,7 @@ def test_cells_lie_over_their_pixels_whatever_the_size(make_segmenter, size):
     images = torch.tensor([1.0, 0.5, 0.0])[None, :, None, None].expand(1, 3, *size)
     maps = whole(segmenter, images)
     expected = -10 * torch.tensor([0.25, 1.25, 2.25])
-    torch.testing.assert_close(maps.evidence, expected[None, :, None, None].expand(1, 3, *size))
+    torch.testing.assert_close(maps.anomaly, -expected.amax().expand(1, *size))
     assert all(side % 4 == 0 and side >= 32 for seen in segmenter.sizes for side in seen)
 
 
@@ -97,16 +106,34 @@ def test_upsampling_does_not_shift_with_odd_sizes(make_segmenter, generator):
 def test_whole_resizes_to_the_size_asked_for(segmenter, generator):
     images = torch.rand(1, 3, 8, 12, generator=generator)
     maps = whole(segmenter, images, (20, 30))
-    expected = F.interpolate(whole(segmenter, images).evidence, size=(20, 30), mode="bilinear")
-    torch.testing.assert_close(maps.evidence, expected)
+    expected = F.interpolate(whole(segmenter, images).scores, size=(20, 30), mode="bilinear")
+    torch.testing.assert_close(maps.scores, expected)
 
 
 def test_posterior_sums_to_one_and_softmax_scores_by_max_logit(generator):
-    logits = torch.randn(2, 5, 3, 4, generator=generator)
-    maps = Maps(logits)
-    torch.testing.assert_close(maps.posterior.sum(1), torch.ones(2, 3, 4))
-    assert torch.equal(maps.anomaly, -logits.max(1).values)
-    assert torch.equal(Maps(logits, logits * 3).anomaly, -3 * logits.max(1).values)
+    logits, points = torch.randn(2, 5, 3, 4, generator=generator), torch.zeros(2, 1, 3, 4)
+    assert torch.equal(strangeness(SegmenterOutput(logits, points)), -logits.max(1).values)
+    generative = SegmenterOutput(logits, points, evidence=logits * 3)
+    assert torch.equal(strangeness(generative), -3 * logits.max(1).values)
+    posterior = Maps(logits, logits).posterior
+    torch.testing.assert_close(posterior.sum(1), torch.ones(2, 3, 4))
+
+
+def test_the_outline_between_two_known_things_is_not_strange(make_segmenter):
+    """Left half one class, right half another, both certain: interpolated evidence would fall between."""
+    images = torch.zeros(1, 3, 32, 64)
+    images[:, 0, :, :32], images[:, 1, :, 32:] = 1.0, 1.0
+    maps = whole(make_segmenter(stride=8), images)
+    inside = maps.anomaly[0, 16, [4, 60]].max()
+    assert bool((maps.anomaly[0, 16] <= inside + 1e-5).all())
+
+
+def test_readings_are_scores_in_their_order(segmenter, generator):
+    images = torch.rand(1, 3, 50, 40, generator=generator)
+    readings = (strangeness, lambda output: output.logits[:, 0])
+    for maps in (whole(segmenter, images, readings=readings), sliding(segmenter, images, 16, 11, readings)):
+        torch.testing.assert_close(maps.scores[:, 1], maps.logits[:, 0])
+        torch.testing.assert_close(maps.scores[:, 0], whole(segmenter, images).anomaly)
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,12 @@ import pytest
 import torch
 
 from gmmseg.mixture import ClassMixture, DiscriminativeMixture
-from gmmseg.mixture.blocks import winning_evidence
 
 
+@pytest.mark.parametrize("winner", [True, False])
 @pytest.mark.parametrize(("n", "c", "k"), [(1, 1, 1), (500, 4, 3), (3000, 150, 5)])
-def test_equals_the_largest_of_all_densities_and_so_does_its_gradient(n, c, k):
-    mixture = ClassMixture(c, k, 16)
+def test_evidence_equals_that_of_all_densities_and_so_does_its_gradient(n, c, k, winner):
+    mixture = ClassMixture(c, k, 16, winner=winner)
     mixture.means.normal_()
     mixture.variances.uniform_(0.5, 2.0)
     mixture.log_weights.uniform_(-2.0, 0.0)
@@ -50,10 +50,3 @@ def test_a_discriminative_mixture_still_gets_its_gradient():
     mixture = DiscriminativeMixture(3, 2, 4)
     (mixture(torch.randn(5, 4)).sum() + mixture.total(torch.randn(5, 4)).sum()).backward()
     assert mixture.means.grad is not None
-
-
-def test_refuses_more_components_than_a_byte_can_tell_apart():
-    with pytest.raises(ValueError, match="255"):
-        winning_evidence(
-            torch.randn(2, 1), torch.randn(1, 256, 1), torch.ones(1, 256, 1), torch.zeros(1, 256)
-        )

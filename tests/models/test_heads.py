@@ -1,14 +1,12 @@
 import pytest
 import torch
 from torch.distributions import Independent, Normal
-from torch.nn import functional as F_
 
 from gmmseg.mixture import ClassMixture
 from gmmseg.models.heads import (
     HEAD_PRESETS,
     GMMHead,
     HeadSettings,
-    Pole,
     SoftmaxHead,
     head_settings,
     make_head,
@@ -70,7 +68,8 @@ def test_channels_last_is_never_copied(generator: torch.Generator) -> None:
 def test_gradient_reaches_the_network_and_never_a_mixture(generator: torch.Generator) -> None:
     features = torch.randn(2, F, 3, 5, generator=generator, requires_grad=True)
     em, gradient = (
-        make_head(HeadSettings(dim=D, components=K, discriminative=flag), F, C) for flag in (False, True)
+        make_head(HeadSettings(dim=D, components=K, projection="pole", discriminative=flag), F, C)
+        for flag in (False, True)
     )
     for head in (em, gradient):
         head(features).logits.sum().backward()
@@ -87,14 +86,9 @@ def test_unit_length_projections(generator: torch.Generator, name: str) -> None:
     torch.testing.assert_close(points.norm(dim=-1), torch.ones(10))
 
 
-def test_the_pole_remembers_length(generator: torch.Generator) -> None:
-    """Nothing lies at the pole; what is d coordinates of variance one lies half way down."""
-    pole, directions = Pole(), F_.normalize(torch.randn(7, 15, generator=generator), dim=-1)
-    for length, height in ((0.0, 1.0), (15**0.5, 0.5**0.5), (1e6, 0.0)):
-        points = pole(length * directions)
-        torch.testing.assert_close(points[:, -1], torch.full((7,), height), atol=1e-5, rtol=0)
-        torch.testing.assert_close(points.norm(dim=-1), torch.ones(7))
-        assert length == 0 or torch.allclose(F_.normalize(points[:, :-1], dim=-1), directions, atol=1e-5)
+def test_a_discriminative_mixture_cannot_be_whitened() -> None:
+    with pytest.raises(ValueError, match="only EM whitens"):
+        HeadSettings(discriminative=True)
 
 
 def test_no_projection_leaves_the_features(generator: torch.Generator) -> None:

@@ -181,7 +181,9 @@ def test_it_becomes_one_of_ours(checkpoint: Path, tmp_path: Path) -> None:
     segmenter = import_reference(checkpoint)
     assert segmenter.label_names == ("a", "b", "c", "d", "e")
     assert segmenter.colours[3] == (3, 3, 3)
-    assert segmenter.recipe["head"] == HeadSettings("gmm", K, D, "reference", "class_norm").__dict__
+    assert (
+        segmenter.recipe["head"] == HeadSettings("gmm", K, D, "reference", "class_norm", winner=True).__dict__
+    )
     assert not any("queue" in name or "counter" in name for name in segmenter.state_dict())
     segmenter.save_pretrained(tmp_path / "ours")
     images = torch.rand(1, 3, 64, 64)

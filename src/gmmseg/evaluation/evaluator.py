@@ -15,7 +15,7 @@ from gmmseg.evaluation.detection import AnomalyCurve
 from gmmseg.evaluation.pooled import EvaluationError
 from gmmseg.evaluation.results import anomaly_entry, closed_set_entry
 from gmmseg.inference import Maps, Predictor
-from gmmseg.inference.windows import forward
+from gmmseg.inference.windows import forward, strangeness
 
 Progress = Callable[[int, int, str], None]
 PostProcess = Callable[[Tensor, Tensor], Tensor]
@@ -40,26 +40,13 @@ class Score(Protocol):
     def __call__(self, output: Any) -> Tensor: ...
 
 
-class ImageMaps:
-    """One image through the network once; what scores read, at the resolution each needs.
-
-    Scores of logits or evidence are taken at label resolution; those of points or of single components at
-    the network's own, and their map is upsampled.
-    """
-
-    def __init__(self, predictor: Predictor, sample: Sample, short_side: int | None) -> None:
-        height, width = sample.labels.shape
-        self.predictor, self.size = predictor, (height, width)
-        self.images = resized(sample.image.float()[None] / 255, short_side)
-        self.full: Maps = predictor.maps(self.images, self.size)
-
-    def score(self, score: Score) -> Tensor:
-        """The score's map (h w) at label resolution."""
-        if not getattr(score, "needs_points", False):
-            return score(self.full)[0]
-        output = forward(self.predictor.segmenter, self.images.to(self.predictor.device))
-        coarse = score(output)[None].float()
-        return F.interpolate(coarse, size=self.size, mode="bilinear", align_corners=False)[0, 0]
+def image_maps(
+    predictor: Predictor, sample: Sample, short_side: int | None, scores: Sequence[Score] = ()
+) -> Maps:
+    """One image through the network once: logits and ``scores`` (1 s h w) at label resolution."""
+    images = resized(sample.image.float()[None] / 255, short_side)
+    height, width = sample.labels.shape
+    return predictor.maps(images, (height, width), scores or (strangeness,))
 
 
 def resized(images: Tensor, short_side: int | None) -> Tensor:
@@ -90,8 +77,7 @@ def evaluate_closed_set(
     confusion = ConfusionMatrix(num_classes).to(predictor.device)
     calibration = CalibrationError(num_classes=num_classes if classwise else None).to(predictor.device)
     for sample in _share(dataset, progress):
-        maps = ImageMaps(predictor, sample, short_side).full
-        posterior = maps.posterior
+        posterior = image_maps(predictor, sample, short_side).posterior
         labels = sample.labels[None].long().to(posterior.device)
         confusion.update(posterior.argmax(1), labels, source=sample.name)
         calibration.update(posterior, labels, source=sample.name)
@@ -119,9 +105,9 @@ def evaluate_anomaly(
     if steps:
         suffix = "+" + "+".join(type(step).__name__ for step in steps)
         found |= {score.name + suffix: AnomalyCurve(per_image=intervals) for score in scores}
-    for sample, maps in _maps(predictor, dataset, short_side, progress):
-        for score in scores:
-            raw = maps.score(score)
+    for sample in _share(dataset, progress):
+        maps = image_maps(predictor, sample, short_side, scores)
+        for score, raw in zip(scores, maps.scores[0]):
             found[score.name].update(raw.cpu(), sample.labels, source=sample.name)
             if steps:
                 found[score.name + suffix].update(
@@ -133,8 +119,8 @@ def evaluate_anomaly(
     return anomaly_entry(found, parts)
 
 
-def _processed(raw: Tensor, maps: ImageMaps, steps: Sequence[PostProcess]) -> Tensor:
-    predicted = maps.full.logits.argmax(1)
+def _processed(raw: Tensor, maps: Maps, steps: Sequence[PostProcess]) -> Tensor:
+    predicted = maps.logits.argmax(1)
     scores = raw[None]
     for step in steps:
         scores = step(scores, predicted)
@@ -155,17 +141,11 @@ def _components(
         score.name: ComponentMetrics(preset, threshold=found[score.name].threshold_at_best_f1())
         for score in scores
     }
-    for sample, maps in _maps(predictor, dataset, short_side, progress):
-        for score in scores:
-            parts[score.name].update(maps.score(score).cpu(), sample.labels, source=sample.name)
-    return parts
-
-
-def _maps(
-    predictor: Predictor, dataset: Any, short_side: int | None, progress: Progress | None
-) -> Iterator[tuple[Sample, ImageMaps]]:
     for sample in _share(dataset, progress):
-        yield sample, ImageMaps(predictor, sample, short_side)
+        maps = image_maps(predictor, sample, short_side, scores)
+        for score, raw in zip(scores, maps.scores[0]):
+            parts[score.name].update(raw.cpu(), sample.labels, source=sample.name)
+    return parts
 
 
 def _share(dataset: Any, progress: Progress | None) -> Iterator[Sample]:

@@ -102,7 +102,6 @@ class Mahalanobis:
     """Smallest squared Mahalanobis distance of a point to a class mean, one covariance for all classes."""
 
     name = "mahalanobis"
-    needs_points = True
 
     def __init__(self) -> None:
         self.whitener: Tensor | None = None
@@ -140,7 +139,6 @@ class NearestNeighbours:
     """Distance of a point to its ``neighbours``-th nearest in a random bank of training points."""
 
     name = "knn"
-    needs_points = True
 
     def __init__(self, neighbours: int = 1, *, bank_size: int = 10_000, seed: int = 0) -> None:
         self.neighbours = neighbours
@@ -187,7 +185,6 @@ class _DensityLikelihood:
 
     name: str
     winner: bool
-    needs_points = True
 
     def __init__(self, log_weights: Tensor | None = None) -> None:
         self.log_weights = log_weights
@@ -243,8 +240,7 @@ ALL = (
     LinkedLikelihood,
     PredictedClassLikelihood,
 )
-"""Every score. Those with ``needs_points`` read points or single components, which only the network's own
-resolution has; the others read logits or evidence at any resolution."""
+"""Every score."""
 
 
 def labelled_points(output: Output, labels: Tensor) -> tuple[Tensor, Tensor]:

@@ -34,11 +34,14 @@ class Folding:
     run_bits: int
     multiplier: np.uint32
 
-    def slots(self, keys: NDArray[np.uint32]) -> NDArray[np.int64]:
-        """(...) counter of each key (...)."""
-        runs = keys >> self.run_bits if self.run_bits else keys
-        shifts = ((runs >> SLOT_BITS) * self.multiplier) >> (32 - SLOT_BITS)
-        return ((runs + shifts) & np.uint32(NUM_SLOTS - 1)).astype(np.int64)
+    def slots(self, keys: NDArray[np.uint32], out: NDArray[np.uint32] | None = None) -> NDArray[np.uint32]:
+        """(n) counter of each key (n), in ``out`` if that is given."""
+        slots = np.right_shift(keys, self.run_bits + SLOT_BITS, out=out)
+        slots *= self.multiplier
+        slots >>= np.uint32(32 - SLOT_BITS)
+        slots += keys >> self.run_bits if self.run_bits else keys
+        slots &= np.uint32(NUM_SLOTS - 1)
+        return slots
 
 
 GROUPS = (Folding(6, np.uint32(3266489917)),)
@@ -48,12 +51,20 @@ FOLDINGS = GROUPS + SINGLE
 
 def count_(bins: NDArray, folded: NDArray, values: NDArray[np.float32], anomalous: NDArray[np.bool_]) -> None:
     """Add scores (n) to ``bins`` (2 bins) and ``folded`` (tables 2 slots): [0] all, [1] the anomalous."""
+    # Memory for a chunk is taken once: fresh pages cost more than the arithmetic on them.
+    size = min(_CHUNK, len(values))
+    key_scratch, slot_scratch = np.empty(size, dtype=np.uint32), np.empty(size, dtype=np.uint32)
+    place_scratch = np.empty(size, dtype=np.int64)
     for start in range(0, len(values), _CHUNK):
-        chunk = keys(values[start : start + _CHUNK])
+        chunk = values[start : start + _CHUNK]
         found = np.flatnonzero(anomalous[start : start + _CHUNK])
-        _count_both_(bins, (chunk >> BIN_BITS).astype(np.int64), found)
+        chunk_keys = keys(chunk, out=key_scratch[: len(chunk)])
+        out, places = slot_scratch[: len(chunk)], place_scratch[: len(chunk)]
+        np.copyto(places, np.right_shift(chunk_keys, BIN_BITS, out=out))
+        _count_both_(bins, places, found)
         for table, folding in zip(folded, FOLDINGS):
-            _count_both_(table, folding.slots(chunk), found)
+            np.copyto(places, folding.slots(chunk_keys, out=out))
+            _count_both_(table, places, found)
 
 
 def _count_both_(table: NDArray, places: NDArray[np.int64], found: NDArray[np.int64]) -> None:

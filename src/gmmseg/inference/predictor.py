@@ -1,13 +1,13 @@
 """A segmenter and an image in, a Prediction out."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
 
 from gmmseg.inference.images import ImageSource, load_image
 from gmmseg.inference.prediction import Prediction
-from gmmseg.inference.windows import Maps, sliding, sliding_strips, upsample, whole
+from gmmseg.inference.windows import Maps, Reading, sliding, sliding_strips, strangeness, upsample, whole
 from gmmseg.models import Segmenter
 
 DEFAULT_WINDOW = 1024
@@ -70,12 +70,17 @@ class Predictor:
             yield _prediction(maps)
 
     @torch.no_grad()
-    def maps(self, images: Tensor, size: tuple[int, int] | None = None) -> Maps:
-        """Logits and evidence of images (b 3 h w) in [0, 1] at ``size`` (their own unless given)."""
+    def maps(
+        self,
+        images: Tensor,
+        size: tuple[int, int] | None = None,
+        readings: Sequence[Reading] = (strangeness,),
+    ) -> Maps:
+        """Logits and scores of images (b 3 h w) in [0, 1] at ``size`` (their own unless given)."""
         images = images.to(self.device)
         if self._at_once(images):
-            return whole(self.segmenter, images, size)
-        maps = sliding(self.segmenter, images, self.window, self.stride)
+            return whole(self.segmenter, images, size, readings)
+        maps = sliding(self.segmenter, images, self.window, self.stride, readings)
         return maps if size is None else maps.map(lambda full: upsample(full, size))
 
     def _at_once(self, images: Tensor) -> bool:

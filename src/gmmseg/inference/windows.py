@@ -1,6 +1,11 @@
-"""From a network's coarse maps to full-resolution ones, for a whole image at once or window by window."""
+"""From a network's coarse maps to full-resolution ones, for a whole image at once or window by window.
 
-from collections.abc import Callable, Iterator
+Anomaly scores are read where the network speaks, at its own resolution, and their maps are upsampled.
+Between two classes a pixel's evidence for either is interpolated down; its score would make every outline
+of a known object strange.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -16,12 +21,22 @@ SMALLEST_SIDE = 32
 """The coarsest stride in use: an image of this size has at least one cell everywhere in a network."""
 
 
+Reading = Callable[[SegmenterOutput], Tensor]
+"""Makes one map (b h w) of an output at the network's resolution."""
+
+
+def strangeness(output: SegmenterOutput) -> Tensor:
+    """Higher = stranger, (b h w): from the evidence, or from the logits (max-logit) without mixtures."""
+    scores = output.logits if output.evidence is None else output.evidence
+    return anomaly_score(scores.movedim(1, -1))
+
+
 @dataclass(frozen=True)
 class Maps:
-    """Full-resolution ``logits`` (b c h w) and ``evidence`` (b c h w), None without mixtures."""
+    """Full-resolution ``logits`` (b c h w) and ``scores`` (b s h w), one for each reading asked for."""
 
     logits: Tensor
-    evidence: Tensor | None = None
+    scores: Tensor
 
     @property
     def posterior(self) -> Tensor:
@@ -30,16 +45,20 @@ class Maps:
 
     @property
     def anomaly(self) -> Tensor:
-        """Higher = stranger, (b h w): from the evidence, or from the logits (max-logit) without mixtures."""
-        scores = self.logits if self.evidence is None else self.evidence
-        return anomaly_score(scores.movedim(1, -1))
+        """The first score, (b h w): unless others were asked for, how strange each pixel is."""
+        return self.scores[:, 0]
 
     def map(self, change: Callable[[Tensor], Tensor]) -> "Maps":
         """The same maps after ``change`` (a function of one tensor) of each."""
-        return Maps(change(self.logits), None if self.evidence is None else change(self.evidence))
+        return Maps(change(self.logits), change(self.scores))
 
 
-def whole(segmenter: Segmenter, images: Tensor, size: tuple[int, int] | None = None) -> Maps:
+def whole(
+    segmenter: Segmenter,
+    images: Tensor,
+    size: tuple[int, int] | None = None,
+    readings: Sequence[Reading] = (strangeness,),
+) -> Maps:
     """Maps of images (b 3 h w) in [0, 1] in one pass, at ``size`` (the images' own unless given).
 
     The images are continued by their border pixels up to a multiple of the network's stride, so that the
@@ -51,26 +70,37 @@ def whole(segmenter: Segmenter, images: Tensor, size: tuple[int, int] | None = N
         images, *(next_multiple(max(side, SMALLEST_SIDE), segmenter.stride) for side in (height, width))
     )
     output = forward(segmenter, padded)
-    maps = Maps(output.logits, output.evidence)
+    maps = Maps(output.logits, torch.stack([read(output).float() for read in readings], dim=1))
     maps = maps.map(lambda coarse: upsample(coarse, padded.shape[-2:])[..., :height, :width])
     return maps if size is None else maps.map(lambda full: upsample(full, size))
 
 
-def sliding(segmenter: Segmenter, images: Tensor, window: int, stride: int) -> Maps:
+def sliding(
+    segmenter: Segmenter,
+    images: Tensor,
+    window: int,
+    stride: int,
+    readings: Sequence[Reading] = (strangeness,),
+) -> Maps:
     """Maps of images (b 3 h w) at their own size, the mean of all windows that see a pixel.
 
     Windows are ``window`` square and ``stride`` apart; the last of a row or column is moved back to end at
-    the border. The mean is that of logits and of evidence, i.e. of log quantities: windows multiply their
-    opinions and no single one can drown the rest. An image smaller than the window is continued by its
-    border pixels.
+    the border. The mean is that of logits and of scores, for mixtures of log likelihoods: windows multiply
+    their opinions and no single one can drown the rest. An image smaller than the window is continued by
+    its border pixels.
     """
-    strips = list(sliding_strips(segmenter, images, window, stride))
-    logits = torch.cat([strip.logits for strip in strips], dim=2)
-    evidence = [strip.evidence for strip in strips if strip.evidence is not None]
-    return Maps(logits, torch.cat(evidence, dim=2) if evidence else None)
+    strips = list(sliding_strips(segmenter, images, window, stride, readings))
+    logits, scores = ([getattr(strip, name) for strip in strips] for name in ("logits", "scores"))
+    return Maps(torch.cat(logits, dim=2), torch.cat(scores, dim=2))
 
 
-def sliding_strips(segmenter: Segmenter, images: Tensor, window: int, stride: int) -> Iterator[Maps]:
+def sliding_strips(
+    segmenter: Segmenter,
+    images: Tensor,
+    window: int,
+    stride: int,
+    readings: Sequence[Reading] = (strangeness,),
+) -> Iterator[Maps]:
     """What `sliding` returns, as strips of rows from top to bottom.
 
     A strip is handed out as soon as no window further down reaches it: memory is one row of windows,
@@ -85,7 +115,7 @@ def sliding_strips(segmenter: Segmenter, images: Tensor, window: int, stride: in
     down = coverage(tops, window, images.shape[-2]).to(images.device)
     pending: Maps | None = None
     for top, next_top in zip(tops, [*tops[1:], images.shape[-2]]):
-        row = window_row(segmenter, images[..., top : top + window, :], lefts, window)
+        row = window_row(segmenter, images[..., top : top + window, :], lefts, window, readings)
         pending = row if pending is None else add_overlap(row, pending)
         counts = down[top : min(next_top, height), None] * across
         yield pending.map(partial(mean_rows, counts=counts[:, :width]))
@@ -102,16 +132,17 @@ def rows_from(sums: Tensor, first: int) -> Tensor:
     return sums[..., first:, :]
 
 
-def window_row(segmenter: Segmenter, band: Tensor, lefts: list[int], window: int) -> Maps:
+def window_row(
+    segmenter: Segmenter, band: Tensor, lefts: list[int], window: int, readings: Sequence[Reading]
+) -> Maps:
     """Sums of the maps of the windows at ``lefts`` over a band (b 3 window w)."""
     total: Maps | None = None
     for left in lefts:
-        maps = whole(segmenter, band[..., left : left + window])
+        maps = whole(segmenter, band[..., left : left + window], readings=readings)
         if total is None:
             total = maps.map(lambda part: part.new_zeros(*part.shape[:-1], band.shape[-1]))
         total.logits[..., left : left + window] += maps.logits
-        if total.evidence is not None and maps.evidence is not None:
-            total.evidence[..., left : left + window] += maps.evidence
+        total.scores[..., left : left + window] += maps.scores
     assert total is not None
     return total
 
@@ -120,8 +151,7 @@ def add_overlap(row: Maps, pending: Maps) -> Maps:
     """``row`` with the rows that windows further up have left over added at its top."""
     rest = pending.logits.shape[-2]
     row.logits[..., :rest, :] += pending.logits
-    if row.evidence is not None and pending.evidence is not None:
-        row.evidence[..., :rest, :] += pending.evidence
+    row.scores[..., :rest, :] += pending.scores
     return row
 
 

@@ -1,9 +1,8 @@
 """Two reductions of the densities that never hold all n*c*k of them, neither forward nor backward.
 
-`winning_evidence` equals ``class_evidence(log_density(...), log_weights)``; `total_log_density` is the log of
-the sum over all classes and components. Points pass in blocks whose densities stay in the processor's cache.
-For the backward pass the first keeps which component won, one byte per point and class, because only the
-winner receives gradient; the second computes its block once more.
+`mixture_evidence` equals ``class_evidence(log_density(...), log_weights)``; `total_log_density` is the log of
+the sum over all classes and components. Points pass in blocks whose densities stay in the processor's cache;
+the backward pass computes each block once more, which is cheaper than to keep it.
 """
 
 from typing import Any
@@ -18,12 +17,15 @@ _BLOCK_ELEMENTS = 1 << 18  # densities per block on a CPU: 1 MB
 _BLOCK_ELEMENTS_ACCELERATOR = 1 << 27
 
 
-def winning_evidence(points: Tensor, means: Tensor, variances: Tensor, log_weights: Tensor) -> Tensor:
-    """max_k [log pi + log N], (n c), of points (n d); differentiable in ``points`` alone."""
-    if means.shape[1] > 255:
-        raise ValueError(f"{means.shape[1]} components per class: at most 255 can be told apart in a byte")
+def mixture_evidence(
+    points: Tensor, means: Tensor, variances: Tensor, log_weights: Tensor, *, winner: bool
+) -> Tensor:
+    """log p(x given class), (n c), of points (n d); differentiable in ``points`` alone.
+
+    ``winner``: max_k [log pi + log N]; otherwise logsumexp_k of the same.
+    """
     with torch.autocast(points.device.type, enabled=False):
-        return _Winner.apply(*_operands(points, means, variances, log_weights))
+        return _Evidence.apply(*_operands(points, means, variances, log_weights), winner)
 
 
 def total_log_density(points: Tensor, means: Tensor, variances: Tensor, log_weights: Tensor) -> Tensor:
@@ -40,35 +42,34 @@ def _operands(points: Tensor, means: Tensor, variances: Tensor, log_weights: Ten
     return points.float() - centre, weight.transpose(0, 1), (bias + log_weights).T
 
 
-class _Winner(torch.autograd.Function):
+class _Evidence(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, points: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    def forward(ctx: Any, points: Tensor, weight: Tensor, bias: Tensor, winner: bool) -> Tensor:
         k, c, _ = weight.shape
-        flat_weight, flat_bias = weight.reshape(k * c, -1), bias.reshape(k * c)
+        flat_weight, flat_bias = weight.flatten(0, 1), bias.flatten()
         evidence = points.new_empty(len(points), c)
-        keep = ctx.needs_input_grad[0]
-        winners = torch.empty(len(points), c, dtype=torch.uint8, device=points.device) if keep else None
         for rows in _blocks(points, k * c):
             densities = torch.addmm(flat_bias, expand(points[rows]), flat_weight.T).view(-1, k, c)
-            if winners is None:
-                torch.amax(densities, dim=1, out=evidence[rows])
-            else:
-                _find_winners(densities, evidence[rows], winners[rows])
-        ctx.save_for_backward(points, flat_weight, winners)
-        ctx.num_components = k
+            best = torch.amax(densities, dim=1, out=evidence[rows])
+            if not winner:
+                best += densities.sub_(best[:, None]).exp_().sum(1).log_()
+        ctx.save_for_backward(points, flat_weight, flat_bias, evidence)
+        ctx.winner = winner
         return evidence
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, None, None]:
-        points, flat_weight, winners = ctx.saved_tensors
-        k = ctx.num_components
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, None, None, None]:
+        points, flat_weight, flat_bias, evidence = ctx.saved_tensors
         result = torch.empty_like(points)
-        components = torch.arange(k, dtype=torch.uint8, device=points.device)[:, None]
-        for rows in _blocks(points, len(flat_weight)):
-            of_winners = torch.where(winners[rows][:, None] == components, gradient[rows][:, None], 0.0)
-            _gradient_of_points(of_winners.flatten(1), flat_weight, points[rows], result[rows])
-        return result, None, None
+        for rows in _blocks(points, len(flat_bias)):
+            densities = torch.addmm(flat_bias, expand(points[rows]), flat_weight.T)
+            # Share of each component in the evidence of its class: all of it for the winner, or softmax.
+            shares = densities.view(len(densities), -1, evidence.shape[1]).sub_(evidence[rows][:, None])
+            shares = (shares >= 0).float() if ctx.winner else shares.exp_()
+            shares *= gradient[rows][:, None]
+            _gradient_of_points(shares.flatten(1), flat_weight, points[rows], result[rows])
+        return result, None, None, None
 
 
 class _Total(torch.autograd.Function):
@@ -98,16 +99,6 @@ def _gradient_of_points(of_densities: Tensor, flat_weight: Tensor, points: Tenso
     """Carry a gradient of densities (n kc) back through ``weight . [x^2, x]`` to points (n d)."""
     of_square, of_point = torch.mm(of_densities, flat_weight).chunk(2, dim=1)
     torch.addcmul(of_point, points, of_square, value=2.0, out=out)
-
-
-def _find_winners(densities: Tensor, best: Tensor, winners: Tensor) -> None:
-    """Write the largest of densities (n k c) over k, and which it was, into (n c) tensors."""
-    best.copy_(densities[:, 0])
-    winners.zero_()
-    for component in range(1, densities.shape[1]):
-        challenger = densities[:, component]
-        winners.masked_fill_(challenger > best, component)
-        torch.maximum(best, challenger, out=best)
 
 
 def _blocks(points: Tensor, width: int) -> list[slice]:

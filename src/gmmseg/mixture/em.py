@@ -65,6 +65,8 @@ class OnlineEM:
             self._step_from_memory(batch)
         if self.settings.reseed:
             self._reseed_(batch)
+        if self.mixture.whitening is not None:
+            self.mixture.whitening.update_(batch)
 
     def _step_with_batch(self, batch: ClassBatch) -> None:
         """The paper's schedule: E and M over memory and batch, ``loops`` times, then remember the batch."""

@@ -6,14 +6,16 @@ import torch
 from torch import Tensor, nn
 
 from gmmseg.mixture import gaussian
-from gmmseg.mixture.blocks import total_log_density, winning_evidence
+from gmmseg.mixture.blocks import mixture_evidence, total_log_density
 from gmmseg.mixture.fit import fit_mixture
+from gmmseg.mixture.whitening import Whitening
 
 
 class ClassMixture(nn.Module):
     """Means and variances (c k d), component weights (c k) and a class prior (c), all buffers.
 
-    No gradient ever reaches them: only EM (`OnlineEM.step`, or `fit`) moves the mixtures.
+    No gradient ever reaches them: only EM (`OnlineEM.step`, or `fit`) moves the mixtures. With ``whitened``
+    it also moves the `Whitening` that makes points of features; otherwise the features are the points.
     """
 
     means: Tensor
@@ -22,8 +24,15 @@ class ClassMixture(nn.Module):
     log_prior: Tensor
 
     def __init__(
-        self, num_classes: int, num_components: int, dim: int, *, winner: bool = True, seed: int = 0
-    ):
+        self,
+        num_classes: int,
+        num_components: int,
+        dim: int,
+        *,
+        winner: bool = True,
+        whitened: bool = False,
+        seed: int = 0,
+    ) -> None:
         super().__init__()
         if min(num_classes, num_components, dim) < 1:
             raise ValueError(
@@ -31,6 +40,7 @@ class ClassMixture(nn.Module):
                 f"got {num_classes}, {num_components}, {dim}"
             )
         self.winner = winner
+        self.whitening = Whitening(dim) if whitened else None
         generator = torch.Generator().manual_seed(seed)
         means = torch.randn(num_classes, num_components, dim, generator=generator, device="cpu")
         # Unit vectors: the first balanced assignment needs directions to tell components apart, no more.
@@ -55,6 +65,10 @@ class ClassMixture(nn.Module):
     def dim(self) -> int:
         return self.means.shape[2]
 
+    def points(self, features: Tensor) -> Tensor:
+        """Features (n d), or (n d-1) if whitened -> points (n d)."""
+        return features if self.whitening is None else self.whitening(features)
+
     def log_density(self, points: Tensor) -> Tensor:
         """log N(x; component) of points (n d) -> (n c k)."""
         return gaussian.log_density(points, self.means, self.variances)
@@ -65,9 +79,9 @@ class ClassMixture(nn.Module):
 
     def forward(self, points: Tensor) -> Tensor:
         """Evidence (n c) of points (n d)."""
-        if self.winner and not self.means.requires_grad:
-            return winning_evidence(points, self.means, self.variances, self.log_weights)
-        return self.evidence(self.log_density(points))
+        if self.means.requires_grad:
+            return self.evidence(self.log_density(points))
+        return mixture_evidence(points, self.means, self.variances, self.log_weights, winner=self.winner)
 
     def total(self, points: Tensor) -> Tensor:
         """Log of the sum over all classes and components, (n), of points (n d)."""

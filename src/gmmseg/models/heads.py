@@ -1,13 +1,12 @@
 """Classifiers on features: the generative head and its honest twin, a softmax classifier."""
 
-import math
 from dataclasses import dataclass, replace
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gmmseg.mixture import ClassMixture, DiscriminativeMixture, make_link
+from gmmseg.mixture.whitening import on_sphere
 from gmmseg.models.outputs import SegmenterOutput
 
 
@@ -16,31 +15,33 @@ class HeadSettings:
     """What kind of head to put on a network; plain data, so that it can be stored beside the weights.
 
     ``kind``: gmm or softmax; the rest concerns gmm alone. ``components`` and ``dim`` size the mixtures,
-    ``projection`` (none, linear, l2, pole, reference) makes points of features, ``link`` (bayes, class_norm,
-    affine) makes class scores of evidence, ``temperature`` is where the affine link starts, ``winner`` takes
-    the best component as the class evidence instead of the exact sum, ``discriminative`` trains the mixtures
-    by gradient (an ablation).
+    ``projection`` (none, linear, l2, whitened, pole, reference) makes points of features, ``link`` (bayes,
+    class_norm, affine) makes class scores of evidence, ``temperature`` is where the affine link starts,
+    ``winner`` takes the best component as the class evidence instead of the exact sum, ``discriminative``
+    trains the mixtures by gradient (an ablation).
     """
 
     kind: str = "gmm"
     components: int = 5
     dim: int = 64
-    projection: str = "pole"
+    projection: str = "whitened"
     link: str = "affine"
     temperature: float = 0.3
-    winner: bool = True
+    winner: bool = False
     discriminative: bool = False
 
     def __post_init__(self) -> None:
         if self.kind not in ("gmm", "softmax"):
             raise ValueError(f"unknown kind of head {self.kind!r}: choose gmm or softmax")
+        if self.discriminative and self.projection == "whitened":
+            raise ValueError("only EM whitens points, and a discriminative mixture has none: choose pole")
         if self.temperature <= 0:
             raise ValueError(f"the link's temperature must be positive, got {self.temperature}")
 
 
 HEAD_PRESETS = {
-    "paper": HeadSettings(projection="linear", link="bayes"),
-    "reference": HeadSettings(projection="reference", link="class_norm"),
+    "paper": HeadSettings(projection="linear", link="bayes", winner=True),
+    "reference": HeadSettings(projection="reference", link="class_norm", winner=True),
     "default": HeadSettings(),
     "softmax": HeadSettings(kind="softmax"),
 }
@@ -56,17 +57,11 @@ def head_settings(head: "str | HeadSettings") -> HeadSettings:
     return HEAD_PRESETS[name]
 
 
-class Pole(nn.Module):
-    """Points (n d-1) -> points (n d) on the unit sphere, by one more coordinate, the same for all.
+class OnSphere(nn.Module):
+    """Rows (n d-1) -> points (n d) on the unit sphere; see `on_sphere`."""
 
-    Plain unit length forgets how long a point was, and the length of a feature says how sure the network is.
-    Here short points come to lie near the pole, where no class is, and long ones near the equator.
-    """
-
-    def forward(self, points: Tensor) -> Tensor:
-        n, d = points.shape
-        height = points.new_full((n, 1), math.sqrt(d))  # as long as a point of d coordinates of variance one
-        return F.normalize(torch.cat([points, height], dim=1), dim=-1)
+    def forward(self, rows: Tensor) -> Tensor:
+        return on_sphere(rows)
 
 
 class UnitNorm(nn.Module):
@@ -77,11 +72,11 @@ class UnitNorm(nn.Module):
 
 
 def make_projection(name: str, in_channels: int, dim: int) -> nn.Module:
-    """Features (n f) -> points (n d), a 1x1 convolution written for rows.
+    """Features (n f) -> what `ClassMixture.points` takes, a 1x1 convolution written for rows.
 
     ``none``: the features are the points (post-hoc mixtures). ``linear``: nothing more (the paper). ``l2``:
-    then unit length. ``pole``: then batch norm and unit length with a `Pole`. ``reference``: then batch norm,
-    ReLU, LayerNorm and unit length.
+    then unit length. ``whitened``: to (n d-1), the rest is the mixture's. ``pole``: the same with batch norm
+    in place of whitening. ``reference``: then batch norm, ReLU, LayerNorm and unit length.
     """
     if name == "none":
         if in_channels != dim:
@@ -95,13 +90,15 @@ def make_projection(name: str, in_channels: int, dim: int) -> nn.Module:
         return nn.Sequential(nn.Linear(in_channels, dim), UnitNorm())
     if name == "pole":
         linear = nn.Linear(in_channels, dim - 1, bias=False)
-        return nn.Sequential(linear, nn.BatchNorm1d(dim - 1), Pole())
+        return nn.Sequential(linear, nn.BatchNorm1d(dim - 1), OnSphere())
+    if name == "whitened":
+        return nn.Linear(in_channels, dim - 1, bias=False)
     if name == "reference":
         linear = nn.Linear(in_channels, dim, bias=False)
         return nn.Sequential(
             linear, nn.BatchNorm1d(dim), nn.ReLU(inplace=True), nn.LayerNorm(dim), UnitNorm()
         )
-    raise ValueError(f"unknown projection {name!r}: choose none, linear, l2, pole or reference")
+    raise ValueError(f"unknown projection {name!r}: choose none, linear, l2, whitened, pole or reference")
 
 
 class GMMHead(nn.Module):
@@ -127,7 +124,7 @@ class GMMHead(nn.Module):
 
     def classify(self, embeddings: Tensor) -> SegmenterOutput:
         """Embeddings (n f) -> logits (n c), points (n d), evidence (n c)."""
-        points = self.projection(embeddings).float()
+        points = self.mixture.points(self.projection(embeddings)).float()
         evidence = self.mixture(points)
         logits = self.link(evidence, self.mixture.log_prior)
         return SegmenterOutput(logits, points, evidence, self.mixture)
@@ -178,7 +175,13 @@ def make_head(settings: HeadSettings, in_channels: int, num_classes: int) -> GMM
     if settings.kind == "softmax":
         return SoftmaxHead(in_channels, num_classes)
     kind = DiscriminativeMixture if settings.discriminative else ClassMixture
-    mixture = kind(num_classes, settings.components, settings.dim, winner=settings.winner)
+    mixture = kind(
+        num_classes,
+        settings.components,
+        settings.dim,
+        winner=settings.winner,
+        whitened=settings.projection == "whitened",
+    )
     return GMMHead(
         in_channels,
         mixture,

@@ -6,7 +6,7 @@ transformers' SegformerModel under other names; the decoder differs from transfo
 
 import re
 import warnings
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from gmmseg.mixture import ClassMixture
 from gmmseg.models.features import FeatureExtractor, Features, conv_bn_relu, resize
-from gmmseg.models.heads import GMMHead, HeadSettings, make_head
+from gmmseg.models.heads import HEAD_PRESETS, GMMHead, HeadSettings, make_head
 from gmmseg.models.huggingface import load_state, segformer_model
 from gmmseg.models.segmenter import Segmenter
 from gmmseg.models.weights import WeightsError, listed, read_pickle, read_weights
@@ -93,7 +93,7 @@ def _recipe(state: dict[str, Tensor], path: str | Path) -> dict[str, Any]:
     means = _needed(state, "decode_head.means", path)
     num_classes, components, dim = means.shape
     fused = _needed(state, "decode_head.fusion_conv.conv.weight", path)
-    head = HeadSettings(components=components, dim=dim, projection="reference", link="class_norm")
+    head = replace(HEAD_PRESETS["reference"], components=components, dim=dim)
     return {
         "source": "reference",
         "backbone": _backbone_sizes(state, path),
