@@ -43,7 +43,7 @@ class OnlineEM:
         """One EM iteration on points (n d), labels (n; IGNORE is passed over) from images ``groups`` (n)."""
         self._check(points, labels)
         self.steps += 1
-        self._count_labels(labels)
+        counts = self._count_labels(labels)
         sampled, sampled_labels = sample_points(
             points.float(),
             labels,
@@ -66,7 +66,8 @@ class OnlineEM:
         if self.settings.reseed:
             self._reseed_(batch)
         if self.mixture.whitening is not None:
-            self.mixture.whitening.update_(batch)
+            # Between one vote per class and one per pixel.
+            self.mixture.whitening.update_(batch, counts[batch.classes].sqrt())
 
     def _step_with_batch(self, batch: ClassBatch) -> None:
         """The paper's schedule: E and M over memory and batch, ``loops`` times, then remember the batch."""
@@ -238,9 +239,12 @@ class OnlineEM:
         self.labels_seen.copy_(state["labels_seen"])
         self.log_likelihood = state["log_likelihood"].to(self.updates.device)
 
-    def _count_labels(self, labels: Tensor) -> None:
+    def _count_labels(self, labels: Tensor) -> Tensor:
+        """How many labels of each class the global batch holds, (c)."""
         known = labels[(labels >= 0) & (labels < self.mixture.num_classes)]
-        self.labels_seen += sum_over_processes(torch.bincount(known, minlength=self.mixture.num_classes))
+        counts = sum_over_processes(torch.bincount(known, minlength=self.mixture.num_classes))
+        self.labels_seen += counts
+        return counts
 
     def _check(self, points: Tensor, labels: Tensor) -> None:
         if points.ndim != 2 or points.shape[1] != self.mixture.dim or labels.shape != points.shape[:1]:

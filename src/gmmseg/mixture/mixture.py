@@ -78,10 +78,17 @@ class ClassMixture(nn.Module):
         return gaussian.class_evidence(log_densities, self.log_weights, winner=self.winner)
 
     def forward(self, points: Tensor) -> Tensor:
-        """Evidence (n c) of points (n d)."""
+        """Evidence (n c) of points (n d), as ``winner`` says."""
+        return self._evidence(points, self.winner)
+
+    def best_component(self, points: Tensor) -> Tensor:
+        """max_k [log pi + log N], (n c), of points (n d), whatever the evidence is."""
+        return self._evidence(points, winner=True)
+
+    def _evidence(self, points: Tensor, winner: bool) -> Tensor:
         if self.means.requires_grad:
-            return self.evidence(self.log_density(points))
-        return mixture_evidence(points, self.means, self.variances, self.log_weights, winner=self.winner)
+            return gaussian.class_evidence(self.log_density(points), self.log_weights, winner=winner)
+        return mixture_evidence(points, self.means, self.variances, self.log_weights, winner=winner)
 
     def total(self, points: Tensor) -> Tensor:
         """Log of the sum over all classes and components, (n), of points (n d)."""

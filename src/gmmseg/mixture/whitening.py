@@ -43,20 +43,22 @@ class Whitening(nn.Module):
             return on_sphere((features.float() - self.centre) @ self.basis)
 
     @torch.no_grad()
-    def update_(self, batch: ClassBatch) -> None:
-        """Take in the spread of a batch of points (p m d) about the centres of their classes."""
-        whitened = from_sphere(batch.points)
-        inverse = torch.linalg.inv(self.basis.double())
-        valid = batch.valid[..., None].double()
-        features = whitened.double() @ inverse + self.centre
-        centres = (features * valid).sum(1, keepdim=True) / valid.sum(1, keepdim=True)
-        offsets = ((features - centres) * valid).flatten(0, 1)
-        count = valid.sum()
+    def update_(self, batch: ClassBatch, weight: Tensor) -> None:
+        """Take in the spread of a batch of points (p m d) about the centres of their classes.
+
+        ``weight`` (p) says how much each class counts.
+        """
+        features = from_sphere(batch.points).double() @ torch.linalg.inv(self.basis.double()) + self.centre
+        share = batch.valid / batch.valid.sum(1, keepdim=True)  # of a point in its class, (p m)
+        centres = torch.einsum("pm,pmd->pd", share.double(), features)
+        share = (share * (weight / weight.sum())[:, None]).double()
+        offsets = features - centres[:, None]
+        spread = torch.einsum("pm,pmd,pme->de", share, offsets, offsets)
         self.updates += 1
         # The first batches are averaged, so that the start is not remembered.
         rate = max(1.0 - self.decay, 1.0 / int(self.updates))
-        self.centre.lerp_(((features * valid).sum(dim=(0, 1)) / count).float(), rate)
-        self.covariance.lerp_((offsets.T @ offsets / count).float(), rate)
+        self.centre.lerp_(torch.einsum("pm,pmd->d", share, features).float(), rate)
+        self.covariance.lerp_(spread.float(), rate)
         self.basis.copy_(_inverse_root(self.covariance, self.shrinkage))
 
 

@@ -127,11 +127,11 @@ class MaskSegmenter(Segmenter):
         }
         if extra and output.mixture is not None:
             matched = self.matched_labels(output, labels)[..., None]
-            rows = output.mixture(output.points.movedim(1, -1).flatten(0, 2))
-            evidence = rows.unflatten(0, matched.shape).movedim(-1, 1)
             if "component" in extra:
-                terms["component"] = component_cross_entropy(output.mixture, output.points, evidence, matched)
+                terms["component"] = component_cross_entropy(output.mixture, output.points, matched)
             if "likelihood" in extra:
+                rows = output.mixture(output.points.movedim(1, -1).flatten(0, 2))
+                evidence = rows.unflatten(0, matched.shape).movedim(-1, 1)
                 logits = output.query_logits[-1].movedim(-1, 1)[..., None]
                 own = own_negative_log_likelihood(logits, evidence, matched)
                 terms["likelihood"] = own / output.points.shape[1]

@@ -100,11 +100,11 @@ class Segmenter(nn.Module):
         the posterior of that class.
         """
         terms = {"posterior": cross_entropy(resize(output.logits, labels.shape[-2:]), labels)}
-        if "component" in extra and output.mixture is not None and output.evidence is not None:
+        if "component" in extra and output.mixture is not None:
             # Every other cell each way: a quarter of the cost, and neighbours say much the same.
-            points, evidence = output.points[..., ::2, ::2], output.evidence[..., ::2, ::2]
             small = shrink_labels(labels, output.points.shape[-2:])[..., ::2, ::2]
-            terms["component"] = component_cross_entropy(output.mixture, points, evidence, small)
+            points = output.points[..., ::2, ::2]
+            terms["component"] = component_cross_entropy(output.mixture, points, small)
         if "likelihood" in extra and output.evidence is not None:
             small = shrink_labels(labels, output.points.shape[-2:])
             own = own_negative_log_likelihood(output.logits, output.evidence, small)
@@ -177,15 +177,15 @@ def own_negative_log_likelihood(logits: Tensor, evidence: Tensor, labels: Tensor
     return -(weight * evidence.gather(1, classes)[:, 0]).sum() / labelled.sum().clamp_min(1)
 
 
-def component_cross_entropy(
-    mixture: ClassMixture, points: Tensor, evidence: Tensor, labels: Tensor
-) -> Tensor:
+def component_cross_entropy(mixture: ClassMixture, points: Tensor, labels: Tensor) -> Tensor:
     """Cross-entropy of each cell's own component among all c*k; 0 without labelled cells.
 
-    Points (b d h w), their evidence (b c h w) and labels (b h w) of the same grid. The own component is the
-    winning one of the labelled class, and its density is the evidence.
+    Points (b d h w) and labels (b h w) of the same grid. The own component is the best one of the labelled
+    class.
     """
     labelled = labels != IGNORE
-    own = evidence.gather(1, torch.where(labelled, labels, 0)[:, None])[:, 0]
-    total = mixture.total(points.movedim(1, -1).flatten(0, -2)).unflatten(0, labels.shape)
-    return torch.where(labelled, total - own, 0.0).sum() / labelled.sum().clamp_min(1)
+    rows = points.movedim(1, -1).flatten(0, -2)
+    classes = torch.where(labelled, labels, 0).flatten()[:, None]
+    own = mixture.best_component(rows).gather(1, classes)[:, 0]
+    surprise = (mixture.total(rows) - own).unflatten(0, labels.shape)
+    return torch.where(labelled, surprise, 0.0).sum() / labelled.sum().clamp_min(1)
