@@ -106,7 +106,7 @@ def test_evaluate_writes_results_and_prints_a_table(runs, folder_data, tmp_path)
     assert closed["pixels"] == 3 * (40 * 56 - 1)
     assert closed["ignored_pixels"] == 3
     assert anomaly["images"] == 60
-    assert set(anomaly["scores"]) == {"nll", "nll_logsumexp", "msp", "entropy"}
+    assert set(anomaly["scores"]) == {"nll", "nll_winner", "msp", "entropy"}
     assert f"{100 * closed['metrics']['miou']:.2f}" in result.stdout
 
 

@@ -33,7 +33,7 @@ Progress = Callable[[int, int, str], None]
 
 WHOLE_IMAGE = InferenceSettings()
 SOFTMAX_SCORES = ("msp", "entropy", "max_logit", "energy")
-GMM_SCORES = ("nll", "nll_logsumexp", "msp", "entropy")
+GMM_SCORES = ("nll", "nll_winner", "msp", "entropy")
 
 
 # Training ---------------------------------------------------------------------------------------------

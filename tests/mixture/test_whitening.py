@@ -19,7 +19,7 @@ def draw(n: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor
 
 def settle(whitening: Whitening, features: torch.Tensor, labels: torch.Tensor, times: int = 3) -> None:
     for _ in range(times):
-        whitening.update_(ClassBatch(whitening(features), labels), torch.ones(C))
+        whitening.update_(ClassBatch(features, labels), torch.ones(C))
 
 
 def test_the_spread_within_classes_becomes_one(generator: torch.Generator) -> None:

@@ -1,5 +1,7 @@
 """How sure a pooled figure is: bootstrap over images, from a short summary of each image."""
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -43,27 +45,34 @@ def bootstrap(summaries: Array, replicates: int, level: float, seed: int) -> dic
     image, atom = np.nonzero(summaries[:, [1, 3]].reshape(len(summaries), -1))
     values = summaries[:, [0, 2]].reshape(len(summaries), -1)[image, atom]
     weights = summaries[:, [1, 3]].reshape(len(summaries), -1)[image, atom]
-    thresholds, group = np.unique(-values, return_inverse=True)
-    layout = (image, atom < ATOMS, weights, -thresholds, group)
-    figures = np.array([_replicate(layout, len(summaries), generator) for _ in range(replicates)])
-    low, high = np.quantile(figures, [(1 - level) / 2, (1 + level) / 2], axis=0)
+    descending, group = np.unique(-values, return_inverse=True)
+    positive, negative = (
+        _Atoms(image[kind], weights[kind], group[kind], len(descending))
+        for kind in (atom < ATOMS, atom >= ATOMS)
+    )
+    tied = np.ones(len(descending), dtype=bool)
+    figures: list[tuple[float, float, float]] = []
+    while len(figures) < replicates:
+        times = np.bincount(generator.integers(len(summaries), size=len(summaries)), minlength=len(summaries))
+        ranked = ranking.Ranking(-descending, positive.drawn(times), negative.drawn(times), tied)
+        if ranked.true_positives[-1] and ranked.false_positives[-1]:
+            figures.append(
+                (ranking.auroc(ranked), ranking.average_precision(ranked), ranking.fpr_at_tpr(ranked))
+            )
+    low, high = np.quantile(np.array(figures), [(1 - level) / 2, (1 + level) / 2], axis=0)
     return {name: (float(a), float(b)) for name, a, b in zip(("auroc", "ap", "fpr95"), low, high)}
 
 
-def _replicate(
-    layout: tuple[NDArray, ...], images: int, generator: np.random.Generator
-) -> tuple[float, float, float]:
-    image, anomalous, weights, thresholds, group = layout
-    while True:
-        times = np.bincount(generator.integers(images, size=images), minlength=images)
-        drawn = weights * times[image]
-        positives = np.bincount(group, weights=drawn * anomalous, minlength=len(thresholds)).astype(
-            np.float64
-        )
-        negatives = np.bincount(group, weights=drawn * ~anomalous, minlength=len(thresholds)).astype(
-            np.float64
-        )
-        if positives.any() and negatives.any():
-            break
-    ranked = ranking.Ranking(thresholds, positives, negatives, np.ones(len(thresholds), dtype=bool))
-    return ranking.auroc(ranked), ranking.average_precision(ranked), ranking.fpr_at_tpr(ranked)
+@dataclass(frozen=True)
+class _Atoms:
+    """The atoms (n) of one kind of pixel: their image, weight and place among all ``groups`` thresholds."""
+
+    image: NDArray[np.int64]
+    weights: Array
+    group: NDArray[np.int64]
+    groups: int
+
+    def drawn(self, times: NDArray[np.int64]) -> Array:
+        """Pixels (groups) at each threshold when the images (m) are drawn so many times."""
+        weights = self.weights * times[self.image]
+        return np.bincount(self.group, weights=weights, minlength=self.groups).astype(np.float64, copy=False)

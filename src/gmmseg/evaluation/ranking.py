@@ -1,6 +1,7 @@
 """Pixels ranked by score: what a curve says, as pure functions of counts per score."""
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,12 +27,12 @@ class Ranking:
     negatives: Array
     tied: NDArray[np.bool_]
 
-    @property
+    @cached_property
     def true_positives(self) -> Array:
         """(g) anomalous pixels at or above each threshold."""
         return np.cumsum(self.positives)
 
-    @property
+    @cached_property
     def false_positives(self) -> Array:
         """(g) normal pixels at or above each threshold."""
         return np.cumsum(self.negatives)

@@ -13,6 +13,7 @@ from gmmseg.mixture.mixture import ClassMixture
 from gmmseg.mixture.sampling import sample_points, sum_over_processes
 from gmmseg.mixture.settings import DEFAULT, EMSettings
 from gmmseg.mixture.sinkhorn import balanced_assignment, plain_assignment
+from gmmseg.mixture.whitening import Whitening
 
 COLLAPSED = 0.1
 """Two components of a class closer than this many standard deviations are one component twice."""
@@ -59,15 +60,14 @@ class OnlineEM:
             raise FloatingPointError(
                 "points are not finite: the network has diverged; the mixture is unchanged"
             )
+        if self.mixture.whitening is not None:
+            batch = _whitened(self.mixture.whitening, sampled, sampled_labels, counts)
         if self.settings.batch_in_update:
             self._step_with_batch(batch)
         else:
             self._step_from_memory(batch)
         if self.settings.reseed:
             self._reseed_(batch)
-        if self.mixture.whitening is not None:
-            # Between one vote per class and one per pixel.
-            self.mixture.whitening.update_(batch, counts[batch.classes].sqrt())
 
     def _step_with_batch(self, batch: ClassBatch) -> None:
         """The paper's schedule: E and M over memory and batch, ``loops`` times, then remember the batch."""
@@ -259,6 +259,18 @@ class OnlineEM:
                 f"labels {values[:8]} are neither a class (0..{self.mixture.num_classes - 1}) "
                 f"nor IGNORE ({IGNORE})"
             )
+
+
+def _whitened(whitening: Whitening, points: Tensor, labels: Tensor, counts: Tensor) -> ClassBatch:
+    """Update the coordinates; the points (n d), sorted by label, in the new ones, as the next pass sees them.
+
+    Coordinates come first: components that start where all points lie together stay alike. ``counts`` (c) of
+    labels let a class weigh by their root, between one vote per class and one per pixel.
+    """
+    features = whitening.features(points)
+    batch = ClassBatch(features, labels)
+    whitening.update_(batch, counts[batch.classes].sqrt())
+    return ClassBatch(whitening(features), labels)
 
 
 def make_memory(mixture: ClassMixture, settings: EMSettings) -> Memory:

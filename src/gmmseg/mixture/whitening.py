@@ -42,13 +42,18 @@ class Whitening(nn.Module):
         with torch.autocast(features.device.type, enabled=False):
             return on_sphere((features.float() - self.centre) @ self.basis)
 
+    def features(self, points: Tensor) -> Tensor:
+        """The features (n d-1) that these points (n d) were made of."""
+        inverse = torch.linalg.inv(self.basis.double()).float()
+        return from_sphere(points) @ inverse + self.centre
+
     @torch.no_grad()
     def update_(self, batch: ClassBatch, weight: Tensor) -> None:
-        """Take in the spread of a batch of points (p m d) about the centres of their classes.
+        """Take in the spread of a batch of features (p m d-1) about the centres of their classes.
 
         ``weight`` (p) says how much each class counts.
         """
-        features = from_sphere(batch.points).double() @ torch.linalg.inv(self.basis.double()) + self.centre
+        features = batch.points.double()
         share = batch.valid / batch.valid.sum(1, keepdim=True)  # of a point in its class, (p m)
         centres = torch.einsum("pm,pmd->pd", share.double(), features)
         share = (share * (weight / weight.sum())[:, None]).double()
