@@ -1,5 +1,6 @@
 """The composition root: configuration in, objects built, work done. Read this to learn the workflow."""
 
+import filecmp
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from gmmseg.inference import Predictor, choose_threshold
 from gmmseg.inference.windows import forward
 from gmmseg.mixture import DiscriminativeMixture, OnlineEM
 from gmmseg.models import Segmenter, build, from_pretrained
+from gmmseg.models.checkpoint import WEIGHTS_FILE
 from gmmseg.models.heads import HeadSettings
 from gmmseg.models.segmenter import replace_head
 from gmmseg.training.checkpoint import find_checkpoint
@@ -74,18 +76,29 @@ def train(config: Config, folder: Path, *, resume: Path | None = None, cpu: bool
     trained = trainer.run()
     if accelerator.is_main_process:
         trained.save_pretrained(folder / "final")
-        for weights in (folder / "best", folder / "final"):
-            if validation is not None and weights.is_dir():
-                set_threshold(weights, validation, accelerator.device)
+        if validation is not None:
+            set_thresholds([folder / "best", folder / "final"], validation, accelerator.device)
     accelerator.wait_for_everyone()
     return folder / "final"
 
 
-def set_threshold(weights: Path, dataset: Any, device: torch.device) -> None:
-    """Choose the threshold for the unknown of saved weights on a labelled set, and save them with it."""
-    model = from_pretrained(weights).to(device)
-    model.threshold = choose_threshold(Predictor(model), _samples(dataset))
-    model.save_pretrained(weights)
+def set_thresholds(folders: Sequence[Path], dataset: Any, device: torch.device) -> None:
+    """Choose the threshold for the unknown of saved weights on a labelled set, and save them with it.
+
+    Folders that are not there are passed over, and folders with the same weights share one choice.
+    """
+    done: list[Path] = []
+    for folder in (each for each in folders if each.is_dir()):
+        model = from_pretrained(folder).to(device)
+        same = [
+            each for each in done if filecmp.cmp(each / WEIGHTS_FILE, folder / WEIGHTS_FILE, shallow=False)
+        ]
+        if same:
+            model.threshold = from_pretrained(same[0]).threshold
+        else:
+            model.threshold = choose_threshold(Predictor(model), _samples(dataset))
+        model.save_pretrained(folder)
+        done.append(folder)
 
 
 def make_segmenter(config: Config, dataset: SegmentationData) -> Segmenter:
