@@ -95,6 +95,20 @@ def test_a_run_folder_holds_everything(runs, folder_data):
         assert exported.threshold is not None
 
 
+def test_weights_that_are_the_same_share_one_threshold(tmp_path, monkeypatch):
+    torch.manual_seed(0)
+    for name in ("best", "other"):
+        segmenter = gmmseg.build("tiny_unet", num_classes=3)
+        segmenter.save_pretrained(tmp_path / name)
+    segmenter.save_pretrained(tmp_path / "final")  # as other
+    chosen = iter([1.5, 2.5])
+    monkeypatch.setattr(run, "choose_threshold", lambda *arguments: next(chosen))
+    folders = [tmp_path / name for name in ("best", "missing", "other", "final")]
+    run.set_thresholds(folders, [], torch.device("cpu"))
+    found = [gmmseg.from_pretrained(folder).threshold for folder in folders if folder.is_dir()]
+    assert found == [1.5, 2.5, 2.5]
+
+
 def test_evaluate_writes_results_and_prints_a_table(runs, folder_data, tmp_path):
     result = gmmseg_command(
         "evaluate", runs / "gmm", "--data", f"folder:{folder_data}:val", "--data", "scenes_anomaly::val",

@@ -26,6 +26,7 @@ from gmmseg.mixture import DiscriminativeMixture, OnlineEM
 from gmmseg.models import Segmenter, build, from_pretrained
 from gmmseg.models.checkpoint import WEIGHTS_FILE
 from gmmseg.models.heads import HeadSettings
+from gmmseg.models.masks import MaskSegmenter
 from gmmseg.models.segmenter import replace_head
 from gmmseg.training.checkpoint import find_checkpoint
 from gmmseg.training.optim import freeze_backbone, make_optimizer, make_schedule, make_warm_classifier
@@ -35,7 +36,7 @@ Progress = Callable[[int, int, str], None]
 
 WHOLE_IMAGE = InferenceSettings()
 SOFTMAX_SCORES = ("msp", "entropy", "max_logit", "energy")
-GMM_SCORES = ("nll", "nll_winner", "msp", "entropy")
+GMM_SCORES = ("nll", "msp", "entropy")
 
 
 # Training ---------------------------------------------------------------------------------------------
@@ -87,18 +88,17 @@ def set_thresholds(folders: Sequence[Path], dataset: Any, device: torch.device) 
 
     Folders that are not there are passed over, and folders with the same weights share one choice.
     """
-    done: list[Path] = []
+    chosen: dict[Path, float] = {}
     for folder in (each for each in folders if each.is_dir()):
         model = from_pretrained(folder).to(device)
         same = [
-            each for each in done if filecmp.cmp(each / WEIGHTS_FILE, folder / WEIGHTS_FILE, shallow=False)
+            threshold
+            for known, threshold in chosen.items()
+            if filecmp.cmp(known / WEIGHTS_FILE, folder / WEIGHTS_FILE, shallow=False)
         ]
-        if same:
-            model.threshold = from_pretrained(same[0]).threshold
-        else:
-            model.threshold = choose_threshold(Predictor(model), _samples(dataset))
+        chosen[folder] = same[0] if same else choose_threshold(Predictor(model), _samples(dataset))
+        model.threshold = chosen[folder]
         model.save_pretrained(folder)
-        done.append(folder)
 
 
 def make_segmenter(config: Config, dataset: SegmentationData) -> Segmenter:
@@ -249,12 +249,22 @@ def evaluate(
 
 def make_scores(model: Segmenter, names: Sequence[str] = ()) -> list[Any]:
     """Score objects by name; without names, those that suit the model's head."""
-    names = names or (SOFTMAX_SCORES if model.mixture is None else GMM_SCORES)
+    names = names or _suitable_scores(model)
     known = {kind.name: kind for kind in scores.ALL}
     unknown = [name for name in names if name not in known]
     if unknown:
         raise ValueError(f"unknown scores {', '.join(unknown)}: choose among {', '.join(known)}")
     return [known[name]() for name in names]
+
+
+def _suitable_scores(model: Segmenter) -> tuple[str, ...]:
+    if model.mixture is None:
+        return SOFTMAX_SCORES
+    if isinstance(model, MaskSegmenter):
+        return GMM_SCORES  # components are of queries there, and no map of pixels
+    # The evidence as the model defines it, and the other way to sum up the components.
+    other = "nll_logsumexp" if model.mixture.winner else "nll_winner"
+    return (GMM_SCORES[0], other, *GMM_SCORES[1:])
 
 
 def open_model(source: str | Path) -> Segmenter:

@@ -123,8 +123,8 @@ def _summary(subjects: list[Subject]) -> Section | None:
         )
     text = (
         "mIoU is that of one confusion matrix over the whole set; ECE has 15 bins of the top posterior. "
-        "AUROC, AP and FPR95 pool every pixel of the set. `nll` is the mixtures' negative log-likelihood; "
-        "the other scores read the posterior or the logits."
+        "AUROC, AP and FPR95 pool every pixel of the set. `nll` is the mixtures' negative log-likelihood "
+        "(`nll_winner`: of the best component alone); the other scores read the posterior or the logits."
     )
     return Section("Results", text, tuple(tables)) if tables else None
 

@@ -50,3 +50,25 @@ def test_a_discriminative_mixture_still_gets_its_gradient():
     mixture = DiscriminativeMixture(3, 2, 4)
     (mixture(torch.randn(5, 4)).sum() + mixture.total(torch.randn(5, 4)).sum()).backward()
     assert mixture.means.grad is not None
+
+
+def test_of_tied_components_one_wins():
+    mixture = ClassMixture(2, 3, 4)
+    mixture.means[:] = mixture.means[:, :1]
+    points = torch.randn(5, 4, requires_grad=True)
+    mixture(points).sum().backward()
+    one = ClassMixture(2, 1, 4)
+    one.means.copy_(mixture.means[:, :1])
+    alone = points.detach().clone().requires_grad_()
+    one(alone).sum().backward()
+    torch.testing.assert_close(points.grad, alone.grad)
+
+
+@pytest.mark.parametrize("winner", [True, False])
+def test_the_backward_pass_is_float32_under_autocast(winner):
+    mixture = ClassMixture(3, 2, 4, winner=winner)
+    inside, outside = (torch.linspace(-1, 1, 40).view(10, 4).requires_grad_() for _ in range(2))
+    with torch.autocast("cpu", torch.bfloat16):
+        (mixture(inside).sum() + mixture.total(inside).sum()).backward()
+    (mixture(outside).sum() + mixture.total(outside).sum()).backward()
+    torch.testing.assert_close(inside.grad, outside.grad)

@@ -19,18 +19,19 @@ if "RANK" in __import__("os").environ:
 rank = dist.get_rank() if dist.is_initialized() else 0
 images, pixels, d = 6, 300, 8
 for name, preset in PRESETS.items():
-    mixture = ClassMixture(4, 3, d)
+    whitened = name == "default"
+    mixture = ClassMixture(4, 3, d, whitened=whitened)
     em = OnlineEM(mixture, replace(preset, samples_per_class=20, update_every=1, mean_momentum=0.5), seed=3)
     generator = torch.Generator().manual_seed(1)
     for _ in range(6):
-        points = torch.randn(images, pixels, d, generator=generator)
+        points = torch.randn(images, pixels, d - whitened, generator=generator)
         labels = torch.randint(0, 4, (images, pixels), generator=generator)
         labels[2] = 255
         if dist.is_initialized():
             mine = slice(0, split) if rank == 0 else slice(split, images)
             points, labels = points[mine], labels[mine]
         groups = torch.arange(len(points)).repeat_interleave(pixels)
-        em.step(points.reshape(-1, d), labels.reshape(-1), groups)
+        em.step(mixture.points(points.flatten(0, 1)), labels.reshape(-1), groups)
     torch.save({"means": mixture.means, "variances": mixture.variances}, f"{out}/{name}-{rank}.pt")
 if dist.is_initialized():
     dist.destroy_process_group()

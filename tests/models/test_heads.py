@@ -86,6 +86,12 @@ def test_unit_length_projections(generator: torch.Generator, name: str) -> None:
     torch.testing.assert_close(points.norm(dim=-1), torch.ones(10))
 
 
+@pytest.mark.parametrize(("projection", "whitened"), [("whitened", False), ("linear", True)])
+def test_whitened_projection_and_mixture_need_each_other(projection: str, whitened: bool) -> None:
+    with pytest.raises(ValueError, match="need each other"):
+        GMMHead(F, ClassMixture(C, K, D, whitened=whitened), projection=projection)
+
+
 def test_a_discriminative_mixture_cannot_be_whitened() -> None:
     with pytest.raises(ValueError, match="only EM whitens"):
         HeadSettings(discriminative=True)

@@ -3,6 +3,8 @@ import torch
 from torch import Tensor
 
 import gmmseg
+from gmmseg import run
+from gmmseg.inference import whole
 from gmmseg.labels import IGNORE
 from gmmseg.models.heads import HeadSettings
 from gmmseg.models.huggingface import swin_config, swin_mask2former
@@ -144,3 +146,12 @@ def test_another_number_of_classes(model: torch.nn.Module, images: Tensor) -> No
     assert output.logits.shape[1] == 7
     assert segmenter.losses(output, labels)["posterior"].isfinite()
     segmenter.eval()
+
+
+def test_scores_are_maps_of_pixels_or_refused(segmenter: MaskSegmenter, images: Tensor) -> None:
+    """The components of its mixtures are of queries, which are no map."""
+    suitable = run.make_scores(segmenter)
+    assert [score.name for score in suitable] == ["nll", "msp", "entropy"]
+    assert whole(segmenter, images, readings=suitable).scores.shape == (2, 3, 64, 64)
+    with pytest.raises(ValueError, match=r"nll_winner gives .* queries"):
+        whole(segmenter, images, readings=run.make_scores(segmenter, ["nll_winner"]))

@@ -121,11 +121,11 @@ def test_mixtures_move_only_in_em_and_the_twin_has_none(tmp_path):
 def test_a_frozen_backbone_does_not_move_nor_do_its_norms(tmp_path):
     trainer = make_trainer(tmp_path, replace(SETTINGS, backbone_multiplier=0.0))
     before = {name: value.clone() for name, value in trainer.segmenter.backbone.state_dict().items()}
-    head_before = trainer.segmenter.head.projection[0].weight.clone()
+    head_before = trainer.segmenter.head.projection.weight.clone()
     trainer.run()
     for name, value in trainer.segmenter.backbone.state_dict().items():
         assert torch.equal(value, before[name]), name
-    assert not torch.equal(trainer.segmenter.head.projection[0].weight, head_before)
+    assert not torch.equal(trainer.segmenter.head.projection.weight, head_before)
 
 
 def test_best_weights_are_those_of_the_best_validation(tmp_path):
@@ -158,7 +158,7 @@ def test_a_stop_request_saves_and_leaves(tmp_path):
 
 def test_a_loss_that_is_not_finite_stops_with_the_batch_named(tmp_path):
     trainer = make_trainer(tmp_path)
-    trainer.segmenter.head.projection[0].weight.data.fill_(float("nan"))
+    trainer.segmenter.head.projection.weight.data.fill_(float("nan"))
     with pytest.raises(TrainingDiverged, match=r"step 0 on the batch scenes_train_\d+"):
         trainer.run()
     assert list((tmp_path / "checkpoints").glob("diverged_*.pt"))

@@ -70,9 +70,20 @@ def whole(
         images, *(next_multiple(max(side, SMALLEST_SIDE), segmenter.stride) for side in (height, width))
     )
     output = forward(segmenter, padded)
-    maps = Maps(output.logits, torch.stack([read(output).float() for read in readings], dim=1))
+    maps = Maps(output.logits, torch.stack([_read(read, output) for read in readings], dim=1))
     maps = maps.map(lambda coarse: upsample(coarse, padded.shape[-2:])[..., :height, :width])
     return maps if size is None else maps.map(lambda full: upsample(full, size))
+
+
+def _read(reading: Reading, output: SegmenterOutput) -> Tensor:
+    scores = reading(output).float()
+    if scores.shape != output.logits[:, 0].shape:
+        name = getattr(reading, "name", "this score")
+        raise ValueError(
+            f"{name} gives {tuple(scores.shape)} where the network has {tuple(output.logits[:, 0].shape)} "
+            "cells: it reads points, and this network's points are not its cells (Mask2Former's are queries)"
+        )
+    return scores
 
 
 def sliding(

@@ -24,13 +24,13 @@ def mixture_evidence(
 
     ``winner``: max_k [log pi + log N]; otherwise logsumexp_k of the same.
     """
-    with torch.autocast(points.device.type, enabled=False):
+    with _full_precision(points):
         return _Evidence.apply(*_operands(points, means, variances, log_weights), winner)
 
 
 def total_log_density(points: Tensor, means: Tensor, variances: Tensor, log_weights: Tensor) -> Tensor:
     """logsumexp_ck [log pi + log N], (n), of points (n d); differentiable in ``points`` alone."""
-    with torch.autocast(points.device.type, enabled=False):
+    with _full_precision(points):
         return _Total.apply(*_operands(points, means, variances, log_weights))
 
 
@@ -40,6 +40,11 @@ def _operands(points: Tensor, means: Tensor, variances: Tensor, log_weights: Ten
     weight, bias = coefficients(means.float() - centre, variances.float())
     # (c k ...) -> (k c ...): the winner is then found between whole rows of classes.
     return points.float() - centre, weight.transpose(0, 1), (bias + log_weights).T
+
+
+def _full_precision(points: Tensor) -> torch.autocast:
+    """Float32 inside, forward and backward, also where the caller's loop keeps autocast on."""
+    return torch.autocast(points.device.type, enabled=False)
 
 
 class _Evidence(torch.autograd.Function):
@@ -62,13 +67,18 @@ class _Evidence(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, None, None, None]:
         points, flat_weight, flat_bias, evidence = ctx.saved_tensors
         result = torch.empty_like(points)
-        for rows in _blocks(points, len(flat_bias)):
-            densities = torch.addmm(flat_bias, expand(points[rows]), flat_weight.T)
-            # Share of each component in the evidence of its class: all of it for the winner, or softmax.
-            shares = densities.view(len(densities), -1, evidence.shape[1]).sub_(evidence[rows][:, None])
-            shares = (shares >= 0).float() if ctx.winner else shares.exp_()
-            shares *= gradient[rows][:, None]
-            _gradient_of_points(shares.flatten(1), flat_weight, points[rows], result[rows])
+        with _full_precision(points):
+            for rows in _blocks(points, len(flat_bias)):
+                densities = torch.addmm(flat_bias, expand(points[rows]), flat_weight.T)
+                densities = densities.view(len(densities), -1, evidence.shape[1])
+                of_classes = gradient[rows][:, None]
+                # Share of each component in the evidence of its class: all of it for the winner, or softmax.
+                if ctx.winner:
+                    winner = densities.argmax(1, keepdim=True)
+                    shares = torch.zeros_like(densities).scatter_(1, winner, of_classes)
+                else:
+                    shares = densities.sub_(evidence[rows][:, None]).exp_().mul_(of_classes)
+                _gradient_of_points(shares.flatten(1), flat_weight, points[rows], result[rows])
         return result, None, None, None
 
 
@@ -88,10 +98,11 @@ class _Total(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, None, None]:
         points, flat_weight, flat_bias, total = ctx.saved_tensors
         result = torch.empty_like(points)
-        for rows in _blocks(points, len(flat_bias)):
-            densities = torch.addmm(flat_bias, expand(points[rows]), flat_weight.T)
-            shares = densities.sub_(total[rows, None]).exp_().mul_(gradient[rows, None])
-            _gradient_of_points(shares, flat_weight, points[rows], result[rows])
+        with _full_precision(points):
+            for rows in _blocks(points, len(flat_bias)):
+                densities = torch.addmm(flat_bias, expand(points[rows]), flat_weight.T)
+                shares = densities.sub_(total[rows, None]).exp_().mul_(gradient[rows, None])
+                _gradient_of_points(shares, flat_weight, points[rows], result[rows])
         return result, None, None
 
 

@@ -13,7 +13,7 @@ from gmmseg.mixture.mixture import ClassMixture
 from gmmseg.mixture.sampling import sample_points, sum_over_processes
 from gmmseg.mixture.settings import DEFAULT, EMSettings
 from gmmseg.mixture.sinkhorn import balanced_assignment, plain_assignment
-from gmmseg.mixture.whitening import Whitening
+from gmmseg.mixture.whitening import Spread
 
 COLLAPSED = 0.1
 """Two components of a class closer than this many standard deviations are one component twice."""
@@ -33,6 +33,11 @@ class OnlineEM:
         self.settings = settings
         self.seed = seed
         self.memory = make_memory(mixture, settings)
+        self.spread = (
+            None
+            if mixture.whitening is None
+            else Spread(mixture.dim, decay=settings.spread_decay, device=mixture.means.device)
+        )
         device, shape = mixture.means.device, mixture.means.shape[:2]
         self.steps = 0
         self.updates = torch.zeros(shape, dtype=torch.int64, device=device)
@@ -41,7 +46,10 @@ class OnlineEM:
 
     @torch.no_grad()
     def step(self, points: Tensor, labels: Tensor, groups: Tensor | None = None) -> None:
-        """One EM iteration on points (n d), labels (n; IGNORE is passed over) from images ``groups`` (n)."""
+        """One EM iteration on points (n d), labels (n; IGNORE is passed over) from images ``groups`` (n).
+
+        The points of a whitened mixture must be fresh, made by `ClassMixture.points` since the last step.
+        """
         self._check(points, labels)
         self.steps += 1
         counts = self._count_labels(labels)
@@ -60,8 +68,14 @@ class OnlineEM:
             raise FloatingPointError(
                 "points are not finite: the network has diverged; the mixture is unchanged"
             )
-        if self.mixture.whitening is not None:
-            batch = _whitened(self.mixture.whitening, sampled, sampled_labels, counts)
+        if self.mixture.whitening is not None and self.spread is not None:
+            features = self.mixture.whitening.features(sampled)
+            # Classes weigh by the root of their count, between one vote per class and one per pixel.
+            self.spread.update(ClassBatch(features, sampled_labels), counts[batch.classes].sqrt())
+            self.mixture.whitening.follow_(self.spread, self.settings.spread_shrinkage)
+            # Coordinates first: components that start where all points lie together stay alike. The mixtures
+            # are then fitted to the points as the next pass will see them.
+            batch = ClassBatch(self.mixture.whitening(features), sampled_labels)
         if self.settings.batch_in_update:
             self._step_with_batch(batch)
         else:
@@ -225,6 +239,7 @@ class OnlineEM:
             "labels_seen": self.labels_seen.clone(),
             "log_likelihood": self.log_likelihood.clone(),
             "memory": self.memory.state_dict(),
+            "spread": None if self.spread is None else self.spread.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -234,6 +249,8 @@ class OnlineEM:
                 f"the mixture has {tuple(self.updates.shape)}"
             )
         self.memory.load_state_dict(state["memory"])
+        if self.spread is not None:
+            self.spread.load_state_dict(state["spread"])
         self.steps, self.seed = state["steps"], state["seed"]
         self.updates.copy_(state["updates"])
         self.labels_seen.copy_(state["labels_seen"])
@@ -252,6 +269,8 @@ class OnlineEM:
                 f"expected points (n {self.mixture.dim}) and labels (n), "
                 f"got {tuple(points.shape)} and {tuple(labels.shape)}"
             )
+        if self.mixture.whitening is not None and bool((points[:, -1] <= 0).any()):
+            raise ValueError("these are not points of a whitened mixture: make them with its `points`")
         unknown = ((labels < 0) | (labels >= self.mixture.num_classes)) & (labels != IGNORE)
         if bool(unknown.any()):
             values = labels[unknown].unique().tolist()
@@ -259,18 +278,6 @@ class OnlineEM:
                 f"labels {values[:8]} are neither a class (0..{self.mixture.num_classes - 1}) "
                 f"nor IGNORE ({IGNORE})"
             )
-
-
-def _whitened(whitening: Whitening, points: Tensor, labels: Tensor, counts: Tensor) -> ClassBatch:
-    """Update the coordinates; the points (n d), sorted by label, in the new ones, as the next pass sees them.
-
-    Coordinates come first: components that start where all points lie together stay alike. ``counts`` (c) of
-    labels let a class weigh by their root, between one vote per class and one per pixel.
-    """
-    features = whitening.features(points)
-    batch = ClassBatch(features, labels)
-    whitening.update_(batch, counts[batch.classes].sqrt())
-    return ClassBatch(whitening(features), labels)
 
 
 def make_memory(mixture: ClassMixture, settings: EMSettings) -> Memory:

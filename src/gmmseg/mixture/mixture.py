@@ -15,7 +15,7 @@ class ClassMixture(nn.Module):
     """Means and variances (c k d), component weights (c k) and a class prior (c), all buffers.
 
     No gradient ever reaches them: only EM (`OnlineEM.step`, or `fit`) moves the mixtures. With ``whitened``
-    it also moves the `Whitening` that makes points of features; otherwise the features are the points.
+    `OnlineEM` also moves the `Whitening` that makes points of features; else the features are the points.
     """
 
     means: Tensor
@@ -39,6 +39,8 @@ class ClassMixture(nn.Module):
                 "a mixture needs at least one class, component and channel, "
                 f"got {num_classes}, {num_components}, {dim}"
             )
+        if whitened and dim < 2:
+            raise ValueError("a whitened mixture needs at least two channels, one of them the pole's height")
         self.winner = winner
         self.whitening = Whitening(dim) if whitened else None
         generator = torch.Generator().manual_seed(seed)

@@ -55,6 +55,11 @@ class EMSettings:
     relative_floor: float = 0.0
     """Least variance as a share of the mean variance of all components."""
 
+    spread_decay: float = 0.95
+    """Whitened mixtures: what each batch leaves of the covariance within classes known so far."""
+    spread_shrinkage: float = 0.1
+    """Whitened mixtures: share of the mean variance added in all directions before whitening."""
+
     estimate_prior: bool = False
     """Class prior from the shares of labels seen so far; otherwise uniform."""
     reseed: bool = False
@@ -66,11 +71,12 @@ class EMSettings:
         for name in ("samples_per_class", "iterations", "loops", "update_every"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        for name in ("mean_momentum", "variance_momentum", "decay"):
+        for name in ("mean_momentum", "variance_momentum", "decay", "spread_decay"):
             if not 0.0 <= getattr(self, name) < 1.0:
                 raise ValueError(f"{name} must lie in [0, 1), got {getattr(self, name)}")
-        if self.epsilon <= 0:
-            raise ValueError(f"epsilon must be positive, got {self.epsilon}")
+        for name in ("epsilon", "spread_shrinkage"):
+            if getattr(self, name) <= 0:
+                raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
 
 
 PAPER = EMSettings()

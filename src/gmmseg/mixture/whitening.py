@@ -6,12 +6,14 @@ spread within classes first. So does this, for features that move while the netw
 """
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gmmseg.mixture.class_batch import ClassBatch
+from gmmseg.mixture.memory import accumulator_dtype
 
 LEAST_VARIANCE = 1e-6
 """Least mean variance within classes that is believed: a batch of single points shows none at all."""
@@ -20,51 +22,73 @@ LEAST_VARIANCE = 1e-6
 class Whitening(nn.Module):
     """Features (n d-1) -> points (n d) of unit length: whitened within classes, then laid on a sphere.
 
-    Buffers alone, which `update_` moves (EM calls it) and no gradient: ``centre`` (d-1) and the pooled
-    ``covariance`` (d-1 d-1) within classes, forgotten by ``decay``, and the ``basis`` that follows from it.
+    Two buffers, ``centre`` (d-1) and ``basis`` (d-1 d-1), which EM moves and no gradient reaches.
     """
 
     centre: Tensor
-    covariance: Tensor
     basis: Tensor
-    updates: Tensor
 
-    def __init__(self, dim: int, *, decay: float = 0.95, shrinkage: float = 0.1) -> None:
+    def __init__(self, dim: int) -> None:
         super().__init__()
-        self.decay, self.shrinkage = decay, shrinkage
         self.register_buffer("centre", torch.zeros(dim - 1))
-        self.register_buffer("covariance", torch.eye(dim - 1))
         self.register_buffer("basis", torch.eye(dim - 1))
-        self.register_buffer("updates", torch.zeros((), dtype=torch.int64))
 
     def forward(self, features: Tensor) -> Tensor:
         """Points (n d) of features (n d-1)."""
         with torch.autocast(features.device.type, enabled=False):
-            return on_sphere((features.float() - self.centre) @ self.basis)
+            # A copy, because EM may move the basis before the backward pass needs it.
+            return on_sphere((features.float() - self.centre.float()) @ self.basis.float().clone())
 
     def features(self, points: Tensor) -> Tensor:
-        """The features (n d-1) that these points (n d) were made of."""
-        inverse = torch.linalg.inv(self.basis.double()).float()
+        """The features (n d-1) that these coordinates have made these points (n d) of."""
+        inverse = torch.linalg.inv(self.basis.cpu().double()).to(points)
         return from_sphere(points) @ inverse + self.centre
 
     @torch.no_grad()
-    def update_(self, batch: ClassBatch, weight: Tensor) -> None:
-        """Take in the spread of a batch of features (p m d-1) about the centres of their classes.
+    def follow_(self, spread: "Spread", shrinkage: float) -> None:
+        """Take the coordinates in which ``spread`` is one in all directions, but for ``shrinkage``."""
+        self.centre.copy_(spread.centre)
+        self.basis.copy_(_inverse_root(spread.covariance, shrinkage))
 
-        ``weight`` (p) says how much each class counts.
+
+class Spread:
+    """What EM remembers of how features (n d-1) lie: their ``centre`` and ``covariance`` within classes.
+
+    Each batch adds its own; what was known is multiplied by ``decay``. The first batches are averaged.
+    """
+
+    def __init__(self, dim: int, *, decay: float, device: torch.device | str = "cpu") -> None:
+        dtype = accumulator_dtype(torch.device(device))
+        self.decay, self.batches = decay, 0
+        self.centre = torch.zeros(dim - 1, dtype=dtype, device=device)
+        self.covariance = torch.eye(dim - 1, dtype=dtype, device=device)
+
+    def update(self, batch: ClassBatch, weight: Tensor) -> None:
+        """Take in a batch of features (p m d-1), its classes counting by ``weight`` (p).
+
+        A class with a single point has no spread to show and is passed over.
         """
-        features = batch.points.double()
-        share = batch.valid / batch.valid.sum(1, keepdim=True)  # of a point in its class, (p m)
-        centres = torch.einsum("pm,pmd->pd", share.double(), features)
-        share = (share * (weight / weight.sum())[:, None]).double()
-        offsets = features - centres[:, None]
-        spread = torch.einsum("pm,pmd,pme->de", share, offsets, offsets)
-        self.updates += 1
-        # The first batches are averaged, so that the start is not remembered.
-        rate = max(1.0 - self.decay, 1.0 / int(self.updates))
-        self.centre.lerp_(torch.einsum("pm,pmd->d", share, features).float(), rate)
-        self.covariance.lerp_(spread.float(), rate)
-        self.basis.copy_(_inverse_root(self.covariance, self.shrinkage))
+        count = batch.valid.sum(1)
+        weight = torch.where(count > 1, weight, 0.0)
+        if not bool(weight.any()):
+            return
+        features = batch.points.to(self.centre.dtype)
+        share = (batch.valid * (weight / weight.sum() / count)[:, None]).to(features.dtype)  # of each point
+        centres = (features * batch.valid[..., None]).sum(1, keepdim=True) / count[:, None, None]
+        offsets = features - centres
+        unbiased = share * (count / (count - 1).clamp_min(1))[:, None]
+        self.batches += 1
+        rate = max(1.0 - self.decay, 1.0 / self.batches)
+        self.centre.lerp_(torch.einsum("pm,pmd->d", share, features), rate)
+        self.covariance.lerp_(torch.einsum("pm,pmd,pme->de", unbiased, offsets, offsets), rate)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"batches": self.batches, "centre": self.centre.clone(), "covariance": self.covariance.clone()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.batches = state["batches"]
+        self.centre.copy_(state["centre"])
+        self.covariance.copy_(state["covariance"])
 
 
 def on_sphere(rows: Tensor) -> Tensor:
@@ -84,7 +108,7 @@ def from_sphere(points: Tensor) -> Tensor:
 
 def _inverse_root(covariance: Tensor, shrinkage: float) -> Tensor:
     """(covariance + shrinkage * its mean variance) ^ (-1/2), symmetric: the mildest basis that whitens."""
-    matrix = covariance.double().cpu()  # a small matrix: quickest there, and in double precision everywhere
+    matrix = covariance.cpu().double()  # a small matrix: quickest there, and in double precision everywhere
     ridge = shrinkage * matrix.diagonal().mean().clamp_min(LEAST_VARIANCE)
     values, vectors = torch.linalg.eigh(matrix + ridge * torch.eye(len(matrix), dtype=matrix.dtype))
     return (vectors * values.clamp_min(ridge).rsqrt()) @ vectors.T

@@ -114,6 +114,8 @@ class GMMHead(nn.Module):
         temperature: float = 1.0,
     ) -> None:
         super().__init__()
+        if (projection == "whitened") != (mixture.whitening is not None):
+            raise ValueError("a whitened projection and a whitened mixture need each other: make both so")
         self.projection = make_projection(projection, in_channels, mixture.dim)
         self.mixture = mixture
         self.link = make_link(link, mixture.num_classes, temperature=temperature)

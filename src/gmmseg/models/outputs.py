@@ -31,7 +31,7 @@ class SegmenterOutput:
         """log N of every component, (b c k h w), or None without a mixture.
 
         Worked out when first asked for and kept: the largest tensor of all by a factor k, and neither the
-        posterior nor the anomaly score needs more than the winning component.
+        posterior nor the anomaly score needs it.
         """
         if self.mixture is None:
             return None
