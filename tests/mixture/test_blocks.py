@@ -52,7 +52,7 @@ def test_a_discriminative_mixture_still_gets_its_gradient():
     assert mixture.means.grad is not None
 
 
-def test_of_tied_components_one_wins():
+def test_tied_components_share_one_gradient():
     mixture = ClassMixture(2, 3, 4)
     mixture.means[:] = mixture.means[:, :1]
     points = torch.randn(5, 4, requires_grad=True)

@@ -4,7 +4,6 @@ import torch
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
 from gmmseg.mixture import ClassMixture, EMSettings, OnlineEM
-from gmmseg.mixture.class_batch import ClassBatch
 from gmmseg.mixture.whitening import Spread, Whitening, from_sphere, on_sphere
 
 C, D = 3, 5  # classes, channels of a feature
@@ -21,7 +20,7 @@ def draw(n: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor
 
 def settled(features: torch.Tensor, labels: torch.Tensor, shrinkage: float) -> Whitening:
     spread, whitening = Spread(D + 1, decay=0.95), Whitening(D + 1)
-    spread.update(ClassBatch(features, labels), torch.ones(C))
+    spread.update(features, labels, torch.ones(C))
     whitening.follow_(spread, shrinkage)
     return whitening
 
@@ -66,7 +65,7 @@ def test_spread_is_the_weighted_covariance_of_its_batches(generator: torch.Gener
         features, labels = draw(90, generator)
         each = [torch.from_numpy(np.cov(features[labels == c].numpy().T)) for c in range(C)]
         expected.lerp_(sum(w * e for w, e in zip(weight / weight.sum(), each)), rate)
-        spread.update(ClassBatch(features, labels), weight)
+        spread.update(features, labels, weight)
         torch.testing.assert_close(spread.covariance, expected, rtol=1e-4, atol=1e-4)
 
 
@@ -74,11 +73,11 @@ def test_single_points_say_nothing_of_the_spread(generator: torch.Generator) -> 
     features, labels = draw(60, generator)
     alone = torch.cat([features, torch.full((1, D), 100.0)]), torch.cat([labels, torch.tensor([C])])
     with_one, without = Spread(D + 1, decay=0.9), Spread(D + 1, decay=0.9)
-    with_one.update(ClassBatch(*alone), torch.ones(C + 1))
-    without.update(ClassBatch(features, labels), torch.ones(C))
+    with_one.update(*alone, torch.ones(C + 1))
+    without.update(features, labels, torch.ones(C))
     torch.testing.assert_close(with_one.covariance, without.covariance)
     only_single = Spread(D + 1, decay=0.9)
-    only_single.update(ClassBatch(torch.randn(C, D), torch.arange(C)), torch.ones(C))
+    only_single.update(torch.randn(C, D), torch.arange(C), torch.ones(C))
     assert torch.equal(only_single.covariance, torch.eye(D, dtype=torch.float64))
 
 

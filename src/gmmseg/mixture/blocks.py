@@ -71,13 +71,15 @@ class _Evidence(torch.autograd.Function):
             for rows in _blocks(points, len(flat_bias)):
                 densities = torch.addmm(flat_bias, expand(points[rows]), flat_weight.T)
                 densities = densities.view(len(densities), -1, evidence.shape[1])
-                of_classes = gradient[rows][:, None]
-                # Share of each component in the evidence of its class: all of it for the winner, or softmax.
+                # Share of each component in the evidence of its class: softmax, or all of it for the best,
+                # which those that tie divide between them.
                 if ctx.winner:
-                    winner = densities.argmax(1, keepdim=True)
-                    shares = torch.zeros_like(densities).scatter_(1, winner, of_classes)
+                    shares = (densities >= densities.amax(1, keepdim=True)).float()
+                    of_classes = gradient[rows] / shares.sum(1)
                 else:
-                    shares = densities.sub_(evidence[rows][:, None]).exp_().mul_(of_classes)
+                    shares = densities.sub_(evidence[rows][:, None]).exp_()
+                    of_classes = gradient[rows]
+                shares *= of_classes[:, None]
                 _gradient_of_points(shares.flatten(1), flat_weight, points[rows], result[rows])
         return result, None, None, None
 

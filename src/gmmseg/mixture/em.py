@@ -63,19 +63,19 @@ class OnlineEM:
         )
         if len(sampled) == 0:
             return
-        batch = ClassBatch(sampled, sampled_labels)
-        if not bool(batch.centre.isfinite().all()):
+        if not bool(sampled.isfinite().all()):
             raise FloatingPointError(
                 "points are not finite: the network has diverged; the mixture is unchanged"
             )
         if self.mixture.whitening is not None and self.spread is not None:
             features = self.mixture.whitening.features(sampled)
             # Classes weigh by the root of their count, between one vote per class and one per pixel.
-            self.spread.update(ClassBatch(features, sampled_labels), counts[batch.classes].sqrt())
+            self.spread.update(features, sampled_labels, counts.sqrt())
             self.mixture.whitening.follow_(self.spread, self.settings.spread_shrinkage)
             # Coordinates first: components that start where all points lie together stay alike. The mixtures
             # are then fitted to the points as the next pass will see them.
-            batch = ClassBatch(self.mixture.whitening(features), sampled_labels)
+            sampled = self.mixture.whitening(features)
+        batch = ClassBatch(sampled, sampled_labels)
         if self.settings.batch_in_update:
             self._step_with_batch(batch)
         else:

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from gmmseg.mixture.class_batch import ClassBatch
 from gmmseg.mixture.memory import accumulator_dtype
 
 LEAST_VARIANCE = 1e-6
@@ -63,24 +62,24 @@ class Spread:
         self.centre = torch.zeros(dim - 1, dtype=dtype, device=device)
         self.covariance = torch.eye(dim - 1, dtype=dtype, device=device)
 
-    def update(self, batch: ClassBatch, weight: Tensor) -> None:
-        """Take in a batch of features (p m d-1), its classes counting by ``weight`` (p).
+    def update(self, features: Tensor, labels: Tensor, weight: Tensor) -> None:
+        """Take in a batch of features (n d-1) with labels (n), classes counting by ``weight`` (c).
 
         A class with a single point has no spread to show and is passed over.
         """
-        count = batch.valid.sum(1)
-        weight = torch.where(count > 1, weight, 0.0)
+        counts = torch.bincount(labels, minlength=len(weight))
+        weight = torch.where(counts > 1, weight, 0.0)
         if not bool(weight.any()):
             return
-        features = batch.points.to(self.centre.dtype)
-        share = (batch.valid * (weight / weight.sum() / count)[:, None]).to(features.dtype)  # of each point
-        centres = (features * batch.valid[..., None]).sum(1, keepdim=True) / count[:, None, None]
-        offsets = features - centres
-        unbiased = share * (count / (count - 1).clamp_min(1))[:, None]
+        share = weight / weight.sum() / counts.clamp_min(1)  # of each point of a class, (c)
+        totals = features.new_zeros(len(weight), features.shape[1]).index_add_(0, labels, features)
+        unbiased = share * counts / (counts - 1).clamp_min(1)
+        offsets = features - (totals / counts.clamp_min(1)[:, None])[labels]
+        offsets = offsets * unbiased.sqrt()[labels, None]
         self.batches += 1
         rate = max(1.0 - self.decay, 1.0 / self.batches)
-        self.centre.lerp_(torch.einsum("pm,pmd->d", share, features), rate)
-        self.covariance.lerp_(torch.einsum("pm,pmd,pme->de", unbiased, offsets, offsets), rate)
+        self.centre.lerp_((share[:, None] * totals).sum(0).to(self.centre), rate)
+        self.covariance.lerp_((offsets.T @ offsets).to(self.covariance), rate)
 
     def state_dict(self) -> dict[str, Any]:
         return {"batches": self.batches, "centre": self.centre.clone(), "covariance": self.covariance.clone()}
