@@ -9,6 +9,7 @@ from gmmseg.evaluation import ranking
 from gmmseg.evaluation.ranking import Array
 
 ATOMS = 512
+GROUPS = 4096
 
 
 def summary(scores: NDArray) -> tuple[Array, Array]:
@@ -45,12 +46,16 @@ def bootstrap(summaries: Array, replicates: int, level: float, seed: int) -> dic
     image, atom = np.nonzero(summaries[:, [1, 3]].reshape(len(summaries), -1))
     values = summaries[:, [0, 2]].reshape(len(summaries), -1)[image, atom]
     weights = summaries[:, [1, 3]].reshape(len(summaries), -1)[image, atom]
-    descending, group = np.unique(-values, return_inverse=True)
+    distinct, group = np.unique(-values, return_inverse=True)
+    # Neighbours in the pooled ranking are drawn as one group; their inner order is then taken as random.
+    groups = min(len(distinct), GROUPS)
+    place = np.arange(len(distinct)) * groups // len(distinct)
+    last = np.searchsorted(place, np.arange(groups), side="right") - 1
+    descending, group, tied = distinct[last], place[group], np.bincount(place) == 1
     positive, negative = (
         _Atoms(image[kind], weights[kind], group[kind], len(descending))
         for kind in (atom < ATOMS, atom >= ATOMS)
     )
-    tied = np.ones(len(descending), dtype=bool)
     figures: list[tuple[float, float, float]] = []
     while len(figures) < replicates:
         times = np.bincount(generator.integers(len(summaries), size=len(summaries)), minlength=len(summaries))
