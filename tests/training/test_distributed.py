@@ -57,8 +57,6 @@ def test_two_processes_equal_one(tmp_path):
     (alone,) = run(tmp_path, "alone", 1, 4)
     first, second = run(tmp_path, "pair", 2, 2)
     for name, value in alone.items():
-        scale = max(
-            1.0, float(value.abs().max())
-        )  # the basis of an untrained network has entries of hundreds
+        scale = max(1.0, float(value.abs().max()))  # an untrained network has a basis of hundreds
         torch.testing.assert_close(first[name], value, atol=1e-4 * scale, rtol=1e-3, msg=name)
         assert torch.equal(first[name], second[name]), name
