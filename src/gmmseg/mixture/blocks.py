@@ -1,8 +1,9 @@
-"""Two reductions of the densities that never hold all n*c*k of them, neither forward nor backward.
+"""Two reductions of the densities, in blocks that stay in the processor's cache.
 
 `mixture_evidence` equals ``class_evidence(log_density(...), log_weights)``; `total_log_density` is the log of
-the sum over all classes and components. Points pass in blocks whose densities stay in the processor's cache;
-the backward pass computes each block once more, which is cheaper than to keep it.
+the sum over all classes and components. Without a gradient to come neither holds all n*c*k densities. With
+one, `mixture_evidence` keeps the share of each component in its class, k floats per class and point: less
+than the logits at the labels' resolution, and quicker than to compute the densities again.
 """
 
 from typing import Any
@@ -53,34 +54,37 @@ class _Evidence(torch.autograd.Function):
         k, c, _ = weight.shape
         flat_weight, flat_bias = weight.flatten(0, 1), bias.flatten()
         evidence = points.new_empty(len(points), c)
+        # Share of each component in the evidence of its class, for the backward pass if there will be one.
+        shares = points.new_empty(len(points), k, c) if ctx.needs_input_grad[0] else None
         for rows in _blocks(points, k * c):
-            densities = torch.addmm(flat_bias, expand(points[rows]), flat_weight.T).view(-1, k, c)
+            densities = torch.addmm(
+                flat_bias,
+                expand(points[rows]),
+                flat_weight.T,
+                out=None if shares is None else shares[rows].flatten(1),
+            ).view(-1, k, c)
             best = torch.amax(densities, dim=1, out=evidence[rows])
+            if winner and shares is None:
+                continue
+            # All of it for the best one, which those that tie divide between them; or a softmax.
+            parts = densities.ge_(best[:, None]) if winner else densities.sub_(best[:, None]).exp_()
+            total = parts.sum(1)
             if not winner:
-                best += densities.sub_(best[:, None]).exp_().sum(1).log_()
-        ctx.save_for_backward(points, flat_weight, flat_bias, evidence)
-        ctx.winner = winner
+                best += total.log()
+            if shares is not None:
+                parts /= total[:, None]
+        ctx.save_for_backward(points, flat_weight, shares)
         return evidence
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, None, None, None]:
-        points, flat_weight, flat_bias, evidence = ctx.saved_tensors
+        points, flat_weight, shares = ctx.saved_tensors
         result = torch.empty_like(points)
         with _full_precision(points):
-            for rows in _blocks(points, len(flat_bias)):
-                densities = torch.addmm(flat_bias, expand(points[rows]), flat_weight.T)
-                densities = densities.view(len(densities), -1, evidence.shape[1])
-                # Share of each component in the evidence of its class: softmax, or all of it for the best,
-                # which those that tie divide between them.
-                if ctx.winner:
-                    shares = (densities >= densities.amax(1, keepdim=True)).float()
-                    of_classes = gradient[rows] / shares.sum(1)
-                else:
-                    shares = densities.sub_(evidence[rows][:, None]).exp_()
-                    of_classes = gradient[rows]
-                shares *= of_classes[:, None]
-                _gradient_of_points(shares.flatten(1), flat_weight, points[rows], result[rows])
+            for rows in _blocks(points, len(flat_weight)):
+                of_densities = shares[rows] * gradient[rows, None]
+                _gradient_of_points(of_densities.flatten(1), flat_weight, points[rows], result[rows])
         return result, None, None, None
 
 
