@@ -133,8 +133,9 @@ class MaskSegmenter(Segmenter):
                 rows = output.mixture(output.points.movedim(1, -1).flatten(0, 2))
                 evidence = rows.unflatten(0, matched.shape).movedim(-1, 1)
                 logits = output.query_logits[-1].movedim(-1, 1)[..., None]
-                own = own_negative_log_likelihood(logits, evidence, matched)
-                terms["likelihood"] = own / output.points.shape[1]
+                terms["likelihood"] = own_negative_log_likelihood(
+                    logits, evidence, matched, channels=output.points.shape[1]
+                )
         return terms
 
     @torch.no_grad()

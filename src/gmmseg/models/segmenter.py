@@ -100,15 +100,16 @@ class Segmenter(nn.Module):
         the posterior of that class.
         """
         terms = {"posterior": cross_entropy(resize(output.logits, labels.shape[-2:]), labels)}
-        if "component" in extra and output.mixture is not None:
-            # Every other cell each way: a quarter of the cost, and neighbours say much the same.
-            small = shrink_labels(labels, output.points.shape[-2:])[..., ::2, ::2]
-            points = output.points[..., ::2, ::2]
-            terms["component"] = component_cross_entropy(output.mixture, points, small)
-        if "likelihood" in extra and output.evidence is not None:
+        if extra and output.mixture is not None and output.evidence is not None:
             small = shrink_labels(labels, output.points.shape[-2:])
-            own = own_negative_log_likelihood(output.logits, output.evidence, small)
-            terms["likelihood"] = own / output.points.shape[1]
+            if "component" in extra:
+                # Every other cell each way: a quarter of the cost, and neighbours say much the same.
+                points = output.points[..., ::2, ::2]
+                terms["component"] = component_cross_entropy(output.mixture, points, small[..., ::2, ::2])
+            if "likelihood" in extra:
+                terms["likelihood"] = own_negative_log_likelihood(
+                    output.logits, output.evidence, small, channels=output.points.shape[1]
+                )
         if output.auxiliary:
             each = [cross_entropy(resize(logits, labels.shape[-2:]), labels) for logits in output.auxiliary]
             terms["auxiliary"] = torch.stack(each).mean()
@@ -167,17 +168,17 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     return total / (labels != IGNORE).sum().clamp_min(1)
 
 
-def own_negative_log_likelihood(logits: Tensor, evidence: Tensor, labels: Tensor) -> Tensor:
+def own_negative_log_likelihood(logits: Tensor, evidence: Tensor, labels: Tensor, *, channels: int) -> Tensor:
     """Mean over labelled cells of -p(class | point) log p(point | class), their own class; 0 without cells.
 
-    Logits and evidence (b c h w), labels (b h w). The posterior is a weight alone, without a gradient: a cell
-    that is not known for what it is yet is the cross-entropy's business.
+    Logits and evidence (b c h w), labels (b h w); per channel of the points. The posterior is a weight alone,
+    without a gradient: a cell that is not known for what it is yet is the cross-entropy's business.
     """
     labelled = labels != IGNORE
     classes = torch.where(labelled, labels, 0)[..., None]
     weight = logits.detach().movedim(1, -1).softmax(-1).gather(-1, classes)[..., 0] * labelled
     own = evidence.movedim(1, -1).gather(-1, classes)[..., 0]
-    return -(weight * own).sum() / labelled.sum().clamp_min(1)
+    return -(weight * own).sum() / (channels * labelled.sum().clamp_min(1))
 
 
 def component_cross_entropy(mixture: ClassMixture, points: Tensor, labels: Tensor) -> Tensor:
