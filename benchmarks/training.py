@@ -44,7 +44,7 @@ class Step:
     def __call__(self) -> float:
         output = self.segmenter(self.images)
         losses = self.segmenter.losses(output, self.labels, ["likelihood"])  # as the default trains
-        loss = losses["posterior"] + 0.4 * losses.get("auxiliary", 0.0) + 0.1 * losses.get("likelihood", 0.0)
+        loss = losses["posterior"] + 0.4 * losses.get("auxiliary", 0.0) + 0.3 * losses.get("likelihood", 0.0)
         self.optimizer.zero_grad()
         loss.backward()
         self.optimizer.step()

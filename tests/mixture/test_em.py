@@ -51,6 +51,23 @@ def test_one_component_equals_the_moments_of_everything_seen(generator, memory):
         torch.testing.assert_close(mixture.variances[c, 0], own.var(0, correction=0), atol=1e-3, rtol=1e-3)
 
 
+def test_a_network_that_stands_still_is_forgotten_nothing_of(generator):
+    """Law: with anneal and pace 0 the statistics are those of everything seen, whatever the decay."""
+    seen = [clusters(generator) for _ in range(4)]
+    means = {}
+    for anneal, pace in ((True, 0.0), (True, 1.0), (False, 0.0)):
+        mixture = ClassMixture(3, 1, 4)
+        em = OnlineEM(mixture, replace(PURE, memory="statistics", decay=0.5, anneal=anneal))
+        for points, labels in seen:
+            em.step(points, labels, pace=pace)
+        means[anneal, pace] = mixture.means
+    points, labels = torch.cat([p for p, _ in seen]), torch.cat([y for _, y in seen])
+    everything = torch.stack([points[labels == c].mean(0) for c in range(3)])
+    torch.testing.assert_close(means[True, 0.0][:, 0], everything, atol=1e-4, rtol=1e-4)
+    assert (means[True, 1.0] - means[True, 0.0]).abs().max() > 1e-2
+    assert torch.equal(means[True, 1.0], means[False, 0.0]), "without anneal the pace changes nothing"
+
+
 def test_balanced_em_finds_the_clusters(generator):
     mixture = ClassMixture(3, 2, 4)
     em = OnlineEM(mixture, replace(PURE, scale_cost=True, memory="statistics", decay=0.9))

@@ -61,11 +61,11 @@ def test_spread_is_the_weighted_covariance_of_its_batches(generator: torch.Gener
     """Oracle: numpy's, class by class; the first batches are averaged, then the older ones fade."""
     spread = Spread(D + 1, decay=0.6)
     expected, weight = torch.zeros(D, D, dtype=torch.float64), torch.tensor([1.0, 2.0, 5.0])
-    for rate in (1.0, 0.5, 0.4, 0.4):
+    for rate, pace in ((1.0, 1.0), (0.5, 1.0), (0.4, 1.0), (0.4, 1.0), (0.28, 0.7), (1 / 6, 0.0)):
         features, labels = draw(90, generator)
         each = [torch.from_numpy(np.cov(features[labels == c].numpy().T)) for c in range(C)]
         expected.lerp_(sum(w * e for w, e in zip(weight / weight.sum(), each)), rate)
-        spread.update(features, labels, weight)
+        spread.update(features, labels, weight, pace)
         torch.testing.assert_close(spread.covariance, expected, rtol=1e-4, atol=1e-4)
 
 

@@ -60,6 +60,27 @@ def make_trainer(folder, settings=SETTINGS, head="default", validate=None, datas
     )
 
 
+class PowerCut(Exception):
+    pass
+
+
+class StopsAfter:
+    """A loader that ends the run when more than ``count`` batches are asked for, in whatever epoch."""
+
+    def __init__(self, loader, count):
+        self.loader, self.left = loader, count
+
+    def set_epoch(self, epoch):
+        self.loader.set_epoch(epoch)
+
+    def __iter__(self):
+        for batch in self.loader:
+            if self.left == 0:
+                raise PowerCut
+            self.left -= 1
+            yield batch
+
+
 def entries(folder):
     return [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
 
@@ -69,13 +90,14 @@ def entries(folder):
     [("default", {}), ("softmax", {}), ("default", {"ema": 0.9, "softmax_steps": 4, "accumulate": 2})],
 )
 def test_a_resumed_run_equals_an_uninterrupted_one_bit_for_bit(tmp_path, head, change):
-    settings = replace(SETTINGS, **change)
+    settings = replace(SETTINGS, save_every=3, **change)
     whole = make_trainer(tmp_path / "whole", settings, head)
     expected = whole.run()
     # The same run, ended at step 3 in the middle of an epoch, and gone on with by a new process's objects.
     first = make_trainer(tmp_path / "parts", settings, head)
-    first.settings = replace(settings, steps=3)
-    first.run()
+    first.loader = StopsAfter(first.loader, 3 * settings.accumulate)
+    with pytest.raises(PowerCut):
+        first.run()
     second = make_trainer(tmp_path / "parts", settings, head)
     torch.manual_seed(99)  # whatever the new process did before
     second.resume(find_checkpoint(tmp_path / "parts"))
@@ -112,10 +134,19 @@ def test_accumulated_batches_give_the_gradient_of_one_large_batch(tmp_path):
 def test_mixtures_move_only_in_em_and_the_twin_has_none(tmp_path):
     trainer = make_trainer(tmp_path, replace(SETTINGS, steps=1))
     before = trainer.segmenter.mixture.means.clone()
-    trainer.em.step = lambda *batch: None
+    trainer.em.step = lambda *batch, pace: None
     trainer.run()
     assert torch.equal(trainer.segmenter.mixture.means, before)
     assert make_trainer(tmp_path, head="softmax").em is None
+
+
+def test_em_hears_how_fast_the_network_still_learns(tmp_path):
+    """As the learning rate declines, its warm-up apart, from one towards zero."""
+    trainer = make_trainer(tmp_path, replace(SETTINGS, steps=4, warmup_steps=3, power=1.0))
+    heard = []
+    trainer.em.step = lambda *batch, pace: heard.append(pace)
+    trainer.run()
+    assert heard == pytest.approx([1.0, 0.75, 0.5, 0.25])
 
 
 def test_a_frozen_backbone_does_not_move_nor_do_its_norms(tmp_path):

@@ -45,11 +45,16 @@ class OnlineEM:
         self.log_likelihood = torch.tensor(float("nan"), device=device)
 
     @torch.no_grad()
-    def step(self, points: Tensor, labels: Tensor, groups: Tensor | None = None) -> None:
+    def step(
+        self, points: Tensor, labels: Tensor, groups: Tensor | None = None, *, pace: float = 1.0
+    ) -> None:
         """One EM iteration on points (n d), labels (n; IGNORE is passed over) from images ``groups`` (n).
 
         The points of a whitened mixture must be fresh, made by `ClassMixture.points` since the last step.
+        ``pace``: how fast the network still moves, as a share of its fastest. With `EMSettings.anneal` what
+        is known is forgotten at that share of the usual rate.
         """
+        pace = pace if self.settings.anneal else 1.0
         self._check(points, labels)
         self.steps += 1
         counts = self._count_labels(labels)
@@ -70,12 +75,13 @@ class OnlineEM:
         if self.mixture.whitening is not None and self.spread is not None:
             features = self.mixture.whitening.features(sampled)
             # Classes weigh by the root of their count, between one vote per class and one per pixel.
-            self.spread.update(features, sampled_labels, counts.sqrt())
+            self.spread.update(features, sampled_labels, counts.sqrt(), pace)
             self.mixture.whitening.follow_(self.spread, self.settings.spread_shrinkage)
             # Coordinates first: components that start where all points lie together stay alike. The mixtures
             # are then fitted to the points as the next pass will see them.
             sampled = self.mixture.whitening(features)
         batch = ClassBatch(sampled, sampled_labels)
+        self.memory.fade_(batch.classes, pace)
         if self.settings.batch_in_update:
             self._step_with_batch(batch)
         else:

@@ -1,8 +1,8 @@
 """What EM remembers of earlier batches, in two interchangeable forms.
 
-Both answer `recall` with the moments of what they remember and take a batch with `write`. Points come
-padded per class: ``p`` classes present in the batch, at most ``m`` points each, with responsibilities
-(p m k), zero at absent points.
+Both forget with `fade_`, answer `recall` with the moments of what they remember and take a batch with
+`write`. Points come padded per class: ``p`` classes present in the batch, at most ``m`` points each, with
+responsibilities (p m k), zero at absent points.
 """
 
 from typing import NamedTuple, Protocol
@@ -30,8 +30,11 @@ def accumulator_dtype(device: torch.device) -> torch.dtype:
 class Memory(Protocol):
     """What OnlineEM asks of a memory. ``classes`` (p) are class ids."""
 
+    def fade_(self, classes: Tensor, pace: float) -> None:
+        """Forget of these classes what a batch makes them forget, at this share of the usual rate."""
+
     def recall(self, classes: Tensor) -> Moments:
-        """Moments of what is remembered of these classes, as of the coming update."""
+        """Moments of what is remembered of these classes."""
 
     def write(self, classes: Tensor, points: Tensor, responsibilities: Tensor, gained: Moments) -> None:
         """Remember points (p m d), their responsibilities (p m k) and moments; other classes stay."""
@@ -53,8 +56,8 @@ class Memory(Protocol):
 class DecayedStatistics:
     """Moments of everything seen, forgotten exponentially: kilobytes, whatever the length of the memory.
 
-    Each batch that holds a class multiplies what is known of that class by ``decay`` before it is added,
-    so the memory reaches back 1/(1-decay) such batches.
+    Each batch that holds a class leaves ``decay`` of what is known of that class, so the memory reaches back
+    1/(1-decay) such batches.
     """
 
     def __init__(
@@ -77,12 +80,16 @@ class DecayedStatistics:
             torch.zeros(*shape, dim, dtype=dtype, device=device),
         )
 
+    def fade_(self, classes: Tensor, pace: float) -> None:
+        for each in self.remembered:
+            each[classes] *= 1.0 - (1.0 - self.decay) * pace
+
     def recall(self, classes: Tensor) -> Moments:
-        return Moments(*(self.decay * each[classes] for each in self.remembered))
+        return Moments(*(each[classes] for each in self.remembered))
 
     def write(self, classes: Tensor, points: Tensor, responsibilities: Tensor, gained: Moments) -> None:
-        for each, updated in zip(self.remembered, self.recall(classes) + gained):
-            each[classes] = updated
+        for each, new in zip(self.remembered, gained):
+            each[classes] += new
 
     def weight(self) -> Tensor:
         return self.remembered.weight
@@ -128,6 +135,9 @@ class FeatureQueue:
         self.written = torch.zeros(shape, dtype=torch.int64, device=device)
         sums = torch.zeros(*shape, dim, dtype=accumulator_dtype(torch.device(device)), device=device)
         self.total, self.squares = sums, sums.clone()
+
+    def fade_(self, classes: Tensor, pace: float) -> None:
+        """Nothing: a queue forgets what newer points push out."""
 
     def recall(self, classes: Tensor) -> Moments:
         return Moments(self.weight()[classes], self.total[classes], self.squares[classes])

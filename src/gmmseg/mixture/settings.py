@@ -35,6 +35,8 @@ class EMSettings:
     """Store the queue in half precision."""
     decay: float = 0.99
     """Statistics: what is kept of a class's moments each time a batch holds that class."""
+    anneal: bool = False
+    """Forget (statistics, spread) as fast as the network learns: ever less as its learning rate falls."""
 
     update_every: int = 1
     """M-step: steps from one update to the next; points are remembered in every step."""
@@ -100,6 +102,7 @@ DEFAULT = replace(
     hard=True,
     memory="statistics",
     decay=0.9,
+    anneal=True,
     mean_momentum=0.0,
     variance_momentum=0.0,
     unit_norm_means=True,

@@ -62,10 +62,11 @@ class Spread:
         self.centre = torch.zeros(dim - 1, dtype=dtype, device=device)
         self.covariance = torch.eye(dim - 1, dtype=dtype, device=device)
 
-    def update(self, features: Tensor, labels: Tensor, weight: Tensor) -> None:
+    def update(self, features: Tensor, labels: Tensor, weight: Tensor, pace: float = 1.0) -> None:
         """Take in a batch of features (n d-1) with labels (n), classes counting by ``weight`` (c).
 
-        A class with a single point has no spread to show and is passed over.
+        A class with a single point has no spread to show and is passed over. ``pace``: share of the usual
+        rate of forgetting.
         """
         counts = torch.bincount(labels, minlength=len(weight))
         weight = torch.where(counts > 1, weight, 0.0)
@@ -77,7 +78,7 @@ class Spread:
         offsets = features - (totals / counts.clamp_min(1)[:, None])[labels]
         offsets = offsets * unbiased.sqrt()[labels, None]
         self.batches += 1
-        rate = max(1.0 - self.decay, 1.0 / self.batches)
+        rate = max((1.0 - self.decay) * pace, 1.0 / self.batches)
         self.centre.lerp_((share[:, None] * totals).sum(0).to(self.centre), rate)
         self.covariance.lerp_((offsets.T @ offsets).to(self.covariance), rate)
 

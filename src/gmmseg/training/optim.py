@@ -65,12 +65,17 @@ def make_schedule(optimizer: Optimizer, settings: TrainSettings) -> LambdaLR:
 
 
 def learning_rate_factor(step: int, settings: TrainSettings) -> float:
-    """Factor of the learning rate at step 0, 1 ...: rising to 1, then falling to 0 (poly) or by tenths."""
+    """Factor of the learning rate at step 0, 1 ...: rising to 1, then falling as `decline` says."""
     warm = min(1.0, (step + 1) / settings.warmup_steps) if settings.warmup_steps else 1.0
+    return warm * decline(step, settings)
+
+
+def decline(step: int, settings: TrainSettings) -> float:
+    """The learning rate at a step as a share of the highest, warm-up apart: to 0 (poly) or by tenths."""
     progress = min(step / settings.steps, 1.0)
     if settings.schedule == "poly":
-        return warm * (1.0 - progress) ** settings.power
-    return warm * 0.1 ** sum(progress >= milestone for milestone in settings.milestones)
+        return (1.0 - progress) ** settings.power
+    return 0.1 ** sum(progress >= milestone for milestone in settings.milestones)
 
 
 def _link_parameters(segmenter: Segmenter) -> list[nn.Parameter]:

@@ -37,7 +37,7 @@ class TrainSettings:
 
     component_weight: float = 0.0
     """Weight of the cross-entropy of each pixel's own component among all c*k."""
-    likelihood_weight: float = 0.1
+    likelihood_weight: float = 0.3
     """Weight of each cell's negative log-likelihood under its own class, per channel of the points: pulls
     known points together, so that unknown ones stand out."""
     auxiliary_weight: float = 0.4

@@ -19,7 +19,7 @@ from gmmseg.models import Segmenter, SegmenterOutput
 from gmmseg.models.segmenter import cross_entropy
 from gmmseg.training.checkpoint import load_checkpoint, save_checkpoint
 from gmmseg.training.logging import RunLog
-from gmmseg.training.optim import learning_rate_factor
+from gmmseg.training.optim import decline, learning_rate_factor
 from gmmseg.training.settings import TrainSettings
 
 Validate = Callable[[Segmenter], dict[str, float]]
@@ -161,7 +161,8 @@ class Trainer:
         for each in groups:
             shifted.append(each + first)
             first += int(each.max()) + 1
-        self.em.step(torch.cat(points), torch.cat(labels), torch.cat(shifted))
+        pace = decline(self.step, self.settings)
+        self.em.step(torch.cat(points), torch.cat(labels), torch.cat(shifted), pace=pace)
         return time.perf_counter() - started
 
     def _batches(self) -> Iterator[Batch]:
