@@ -23,6 +23,7 @@ from gmmseg.training.settings import TrainSettings
 RESULTS = Path(__file__).parent / "results" / "training.json"
 NETWORKS = {"segformer_mit_b0": (2, 256), "deeplabv3plus_resnet101": (2, 128)}
 CLASSES = (19, 150)
+SETTINGS = TrainSettings()
 
 
 class Step:
@@ -31,7 +32,7 @@ class Step:
     def __init__(self, network: str, num_classes: int, head: str, batch: int, side: int) -> None:
         torch.manual_seed(0)
         self.segmenter = gmmseg.build(network, num_classes=num_classes, head=head).train()
-        self.optimizer = make_optimizer(self.segmenter, TrainSettings())
+        self.optimizer = make_optimizer(self.segmenter, SETTINGS)
         mixture = self.segmenter.mixture
         self.em = OnlineEM(mixture) if mixture is not None else None
         self.images = torch.rand(batch, 3, side, side)
@@ -44,7 +45,12 @@ class Step:
     def __call__(self) -> float:
         output = self.segmenter(self.images)
         losses = self.segmenter.losses(output, self.labels, ["likelihood"])  # as the default trains
-        loss = losses["posterior"] + 0.4 * losses.get("auxiliary", 0.0) + 0.3 * losses.get("likelihood", 0.0)
+        weights = {
+            "posterior": 1.0,
+            "auxiliary": SETTINGS.auxiliary_weight,
+            "likelihood": SETTINGS.likelihood_weight,
+        }
+        loss = sum(weights[name] * value for name, value in losses.items())
         self.optimizer.zero_grad()
         loss.backward()
         self.optimizer.step()

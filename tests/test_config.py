@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,9 @@ def test_overrides_reach_into_sections_and_presets():
     assert not config.em.hard
     assert config.model.head.components == 3
     assert load_config("scenes", ["model.head=softmax"]).model.head.kind == "softmax"
+    paper = load_config("ade20k_fcn_resnet101", ["model.head.components=3"]).model.head
+    assert paper == replace(HEAD_PRESETS["paper"], components=3)
+    assert load_config("ade20k_fcn_resnet101", ["model.head.preset=softmax"]).model.head.kind == "softmax"
 
 
 def test_a_file_builds_on_what_it_includes(tmp_path):

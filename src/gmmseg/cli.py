@@ -78,7 +78,7 @@ def fit(
     dataset = _open(data, default_split="train")
     with _Bar("fitting") as bar:
         fitted, history = run.fit(run.open_model(model), dataset, components, passes=passes, progress=bar)
-    typer.echo("mean log-likelihood after each pass: " + ", ".join(f"{value:.2f}" for value in history))
+    typer.echo("mean log-likelihood at each pass: " + ", ".join(f"{value:.2f}" for value in history))
     fitted.save_pretrained(out)
     typer.echo(f"weights in {out}")
 

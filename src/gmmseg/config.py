@@ -150,10 +150,15 @@ def read_tree(path: Path) -> dict[str, Any]:
 
 
 def _merge(base: dict[str, Any], top: dict[str, Any]) -> dict[str, Any]:
+    """``top`` over ``base``. Keys given on top of a section that only names its preset keep the preset."""
     merged = dict(base)
     for key, value in top.items():
-        both = isinstance(merged.get(key), dict) and isinstance(value, dict)
-        merged[key] = _merge(merged[key], value) if both else value
+        below = merged.get(key)
+        if isinstance(below, str):
+            below = {"preset": below}
+        if isinstance(below, dict) and isinstance(value, dict):
+            value = _merge(below, value)
+        merged[key] = value
     return merged
 
 

@@ -173,7 +173,7 @@ def fit(
 ) -> tuple[Segmenter, list[float]]:
     """A generative segmenter on the frozen features of a trained softmax one, its mixtures fitted by EM.
 
-    Nothing is trained by gradient: the features are the points. Also returns the mean log-likelihood after
+    Nothing is trained by gradient: the features are the points. Also returns the mean log-likelihood at
     each pass over ``dataset``.
     """
     channels = model.features.out_channels

@@ -33,6 +33,8 @@ def test_plain_em_without_memory_or_momentum_never_lowers_the_likelihood(generat
         history.append(mean_log_likelihood(mixture, points, labels))
     assert all(later >= earlier - 1e-4 for earlier, later in itertools.pairwise(history))
     assert history[-1] > history[0]
+    health = em.diagnostics()  # of a queue of no length, too
+    assert (health["fill"], health["unseen"]) == (0.0, [])
 
 
 @pytest.mark.parametrize("memory", ["queue", "statistics"])
@@ -216,6 +218,8 @@ def test_refusals():
         em.step(torch.randn(5, 3), torch.zeros(5, dtype=torch.int64))
     with pytest.raises(ValueError, match=r"labels \[3, 9\] are neither"):
         em.step(torch.randn(3, 4), torch.tensor([0, 3, 9]))
+    with pytest.raises(ValueError, match="pace is a share"):
+        em.step(torch.randn(3, 4), torch.tensor([0, 1, 2]), pace=1.5)
     with pytest.raises(FloatingPointError, match="diverged"):
         em.step(torch.full((3, 4), float("nan")), torch.tensor([0, 1, 2]))
     assert em.mixture.means.isfinite().all()

@@ -2,8 +2,9 @@
 
 `mixture_evidence` equals ``class_evidence(log_density(...), log_weights)``; `total_log_density` is the log of
 the sum over all classes and components. Without a gradient to come neither holds all n*c*k densities. With
-one, `mixture_evidence` keeps the share of each component in its class, k floats per class and point: less
-than the logits at the labels' resolution, and quicker than to compute the densities again.
+one, `mixture_evidence` keeps the share of each component in its class, k floats per class and point, which
+is quicker than to compute the densities again. (The logits at the labels' resolution take stride^2 floats
+per class and point.)
 """
 
 from typing import Any

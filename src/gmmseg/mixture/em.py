@@ -54,8 +54,8 @@ class OnlineEM:
         ``pace``: how fast the network still moves, as a share of its fastest. With `EMSettings.anneal` what
         is known is forgotten at that share of the usual rate.
         """
+        self._check(points, labels, pace)
         pace = pace if self.settings.anneal else 1.0
-        self._check(points, labels)
         self.steps += 1
         counts = self._count_labels(labels)
         sampled, sampled_labels = sample_points(
@@ -222,17 +222,17 @@ class OnlineEM:
         ``log_likelihood``: mean over the last step's points under their own class.
         """
         weight, distances = self.memory.weight(), self._distances()
-        seen = weight.sum(1) > 0
+        seen = weight.sum(1) > 0  # nothing is, for a queue of no length
         shares = weight[seen] * self.mixture.num_components / weight[seen].sum(1, keepdim=True)
         nearest = distances[seen].amin(dim=(1, 2))
         return {
             "occupancy": float(shares.min()) if len(shares) else 0.0,
             "separation": float(nearest.min()) if len(nearest) else 0.0,
             "fill": float(weight.mean())
-            / (self.settings.memory_size if self.settings.memory == "queue" else 1.0),
+            / (max(self.settings.memory_size, 1) if self.settings.memory == "queue" else 1),
             "collapsed": int((distances[seen] < COLLAPSED).tril(-1).any(-1).sum()),
             "starved": int((shares < STARVED).sum()),
-            "unseen": (~seen).nonzero().squeeze(1).tolist(),
+            "unseen": (self.labels_seen == 0).nonzero().squeeze(1).tolist(),
             "log_likelihood": float(self.log_likelihood),
         }
 
@@ -269,7 +269,9 @@ class OnlineEM:
         self.labels_seen += counts
         return counts
 
-    def _check(self, points: Tensor, labels: Tensor) -> None:
+    def _check(self, points: Tensor, labels: Tensor, pace: float) -> None:
+        if not 0.0 <= pace <= 1.0:
+            raise ValueError(f"pace is a share of the fastest, in [0, 1], got {pace}")
         if points.ndim != 2 or points.shape[1] != self.mixture.dim or labels.shape != points.shape[:1]:
             raise ValueError(
                 f"expected points (n {self.mixture.dim}) and labels (n), "

@@ -1,8 +1,8 @@
 """What EM remembers of earlier batches, in two interchangeable forms.
 
-Both forget with `fade_`, answer `recall` with the moments of what they remember and take a batch with
-`write`. Points come padded per class: ``p`` classes present in the batch, at most ``m`` points each, with
-responsibilities (p m k), zero at absent points.
+Both answer `recall` with the moments of what they remember and take a batch with `write`. Statistics forget
+in `fade_`, a queue when newer points push out older ones. Points come padded per class: ``p`` classes present
+in the batch, at most ``m`` points each, with responsibilities (p m k), zero at absent points.
 """
 
 from typing import NamedTuple, Protocol
@@ -56,8 +56,8 @@ class Memory(Protocol):
 class DecayedStatistics:
     """Moments of everything seen, forgotten exponentially: kilobytes, whatever the length of the memory.
 
-    Each batch that holds a class leaves ``decay`` of what is known of that class, so the memory reaches back
-    1/(1-decay) such batches.
+    At full pace each batch that holds a class leaves ``decay`` of what is known of that class, so the memory
+    reaches back 1/(1-decay) such batches.
     """
 
     def __init__(

@@ -120,7 +120,7 @@ class ClassMixture(nn.Module):
         restart: bool = True,
         seed: int = 0,
     ) -> list[float]:
-        """Post-hoc EM on points (n d) with labels (n); returns the mean log-likelihood after each pass.
+        """Post-hoc EM on points (n d) with labels (n); returns the mean log-likelihood at each pass.
 
         Instead of two tensors it takes batches, an iterable of such pairs. They are read once to start the
         components (unless ``restart`` is False) and once per pass, so they must be iterable more than once,

@@ -34,9 +34,10 @@ class EMSettings:
     memory_float16: bool = False
     """Store the queue in half precision."""
     decay: float = 0.99
-    """Statistics: what is kept of a class's moments each time a batch holds that class."""
+    """Statistics: what is kept of a class's moments each time a batch holds that class, at full pace."""
     anneal: bool = False
-    """Forget (statistics, spread) as fast as the network learns: ever less as its learning rate falls."""
+    """Forget (statistics, spread) at the ``pace`` that `OnlineEM.step` is told; the trainer tells how much is
+    left of its learning rate."""
 
     update_every: int = 1
     """M-step: steps from one update to the next; points are remembered in every step."""
@@ -58,7 +59,7 @@ class EMSettings:
     """Least variance as a share of the mean variance of all components."""
 
     spread_decay: float = 0.95
-    """Whitened mixtures: what each batch leaves of the covariance within classes known so far."""
+    """Whitened mixtures: what each batch leaves of the covariance within classes, at full pace."""
     spread_shrinkage: float = 0.1
     """Whitened mixtures: share of the mean variance added in all directions before whitening."""
 

@@ -53,7 +53,8 @@ class Whitening(nn.Module):
 class Spread:
     """What EM remembers of how features (n d-1) lie: their ``centre`` and ``covariance`` within classes.
 
-    Each batch adds its own; what was known is multiplied by ``decay``. The first batches are averaged.
+    Each batch adds its own; at full pace ``decay`` is left of what was known. No batch counts for less than
+    its share of all so far, so the first ones are averaged, and all of them where nothing is forgotten.
     """
 
     def __init__(self, dim: int, *, decay: float, device: torch.device | str = "cpu") -> None:

@@ -30,8 +30,8 @@ class SegmenterOutput:
     def log_densities(self) -> Tensor | None:
         """log N of every component, (b c k h w), or None without a mixture.
 
-        Worked out when first asked for and kept: the largest tensor of all by a factor k, and neither the
-        posterior nor the anomaly score needs it.
+        Worked out when first asked for and kept: k times as large as the evidence, and neither the posterior
+        nor the anomaly score needs it.
         """
         if self.mixture is None:
             return None

@@ -74,6 +74,7 @@ class Trainer:
         self.accelerator, self.validate, self.loader = accelerator, validate, loader
         self.warm_classifier = warm_classifier
         self.network, self.optimizer = accelerator.prepare(segmenter, optimizer)
+        self._warm_network = warm_classifier and accelerator.prepare(warm_classifier)
         self.schedule = schedule
         decay = settings.ema
         self.average = (
@@ -137,10 +138,11 @@ class Trainer:
     def _forward(self, batch: Batch) -> tuple[SegmenterOutput, dict[str, Tensor]]:
         with self.accelerator.autocast():
             output = self.network(batch.images)
-        losses = self.segmenter.losses(output, batch.labels, self._extra_terms())
-        if self.step < self.settings.softmax_steps and self.warm_classifier is not None:
+        warm_network = self._warm_network if self.step < self.settings.softmax_steps else None
+        losses = self.segmenter.losses(output, batch.labels, () if warm_network else self._extra_terms())
+        if warm_network is not None:
             # The mixtures follow the points by EM meanwhile, and take over when the warm-up ends.
-            logits = self.warm_classifier(output.points)
+            logits = warm_network(output.points)
             size = batch.labels.shape[-2:]
             logits = nn.functional.interpolate(logits, size=size, mode="bilinear", align_corners=False)
             losses = {
