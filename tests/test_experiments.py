@@ -1,0 +1,45 @@
+"""The experiments' command: its tables come from files in the repository, its refusals say what is missing."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture
+def camvid(monkeypatch):
+    """The module experiments/camvid.py."""
+    monkeypatch.syspath_prepend(str(ROOT / "experiments"))
+    import camvid
+
+    return camvid
+
+
+@pytest.mark.parametrize("table", ["closed", "held_out", "ablations"])
+def test_the_documented_tables_are_those_of_the_files(camvid, capsys, table):
+    camvid.print_table(table)
+    printed = capsys.readouterr().out.strip()
+    assert printed.count("\n") > 2
+    assert f"<!-- {table} -->\n{printed}\n<!-- end -->" in (ROOT / "docs" / "results.md").read_text()
+
+
+def test_training_without_data_says_what_is_needed(camvid, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["camvid.py", "ablations"])
+    with pytest.raises(SystemExit):
+        camvid.main()
+    assert "--camvid and --weights are needed" in capsys.readouterr().err
+
+
+def test_drives_are_told_apart_by_name(camvid, tmp_path):
+    names = ["0001TP_1", "0006R0_1", "0016E5_1", "0016E5_2"]
+    for kind, suffix in (("images", ".jpg"), ("labels", ".png")):
+        (tmp_path / "camvid" / kind / "train").mkdir(parents=True)
+        for name in names:
+            (tmp_path / "camvid" / kind / "train" / f"{name}{suffix}").write_text(name)
+    split = camvid.split_by_drive(tmp_path / "camvid", tmp_path / "links")
+    for kind in ("images", "labels"):
+        found = {each: sorted(p.stem for p in (split / kind / each).iterdir()) for each in ("train", "val")}
+        assert found == {"train": names[1:], "val": names[:1]}
+    assert (split / "labels" / "val" / "0001TP_1.png").read_text() == "0001TP_1"
