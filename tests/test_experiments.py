@@ -1,4 +1,4 @@
-"""The experiments' command: its tables come from files in the repository, its refusals say what is missing."""
+"""The experiments: their tables come from files in the repository, their refusals say what is missing."""
 
 import sys
 from pathlib import Path
