@@ -112,6 +112,22 @@ def test_em_fits_the_mixtures_in_the_coordinates_the_next_pass_will_use(generato
     torch.testing.assert_close(mixture.means[:, 0], expected, atol=1e-5, rtol=0)
 
 
+def test_a_projection_is_folded_in_exactly_and_learns_the_same(generator: torch.Generator) -> None:
+    features, labels = draw(200, generator)
+    whitening = settled(features, labels, 0.1)
+    wide = torch.randn(50, 7, generator=generator)
+    upstream = torch.randn(50, D + 1, generator=generator)
+    projection = torch.randn(D, 7, generator=generator)
+    results = []
+    for fold in (True, False):
+        weight = projection.clone().requires_grad_()
+        points = whitening(wide, weight) if fold else whitening(wide @ weight.T)
+        (points * upstream).sum().backward()
+        results.append((points.detach(), weight.grad))
+    for folded, in_turn in zip(*results):
+        torch.testing.assert_close(folded, in_turn, atol=1e-5, rtol=1e-5)
+
+
 def test_a_class_weighs_by_the_root_of_its_pixels(generator: torch.Generator) -> None:
     features, _ = draw(100, generator)
     labels = torch.tensor([0] * 10 + [1] * 90)

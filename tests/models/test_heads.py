@@ -58,7 +58,7 @@ def test_channels_last_is_never_copied(generator: torch.Generator) -> None:
     head = make_head(HeadSettings(dim=D, components=K), F, C)
     features = torch.randn(2, F, 3, 5, generator=generator).contiguous(memory_format=torch.channels_last)
     seen = []
-    head.projection.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]))
+    head.mixture.whitening.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]))
     output = head(features)
     assert seen[0].data_ptr() == features.data_ptr()
     for maps in (output.logits, output.points, output.evidence):

@@ -68,7 +68,7 @@ class OnlineEM:
         )
         if len(sampled) == 0:
             return
-        if not bool(sampled.isfinite().all()):
+        if not bool(torch.stack(sampled.aminmax()).isfinite().all()):
             raise FloatingPointError(
                 "points are not finite: the network has diverged; the mixture is unchanged"
             )

@@ -32,11 +32,21 @@ class Whitening(nn.Module):
         self.register_buffer("centre", torch.zeros(dim - 1))
         self.register_buffer("basis", torch.eye(dim - 1))
 
-    def forward(self, features: Tensor) -> Tensor:
-        """Points (n d) of features (n d-1)."""
+    def forward(self, features: Tensor, projection: Tensor | None = None) -> Tensor:
+        """Points (n d) of features (n d-1).
+
+        With ``projection`` (d-1 f) it takes what that linear map would make the features of, (n f). Both maps
+        and the pole are then one product over the points, which runs at the precision of the caller's loop.
+        """
         with torch.autocast(features.device.type, enabled=False):
             # A copy, because EM may move the basis before the backward pass needs it.
-            return on_sphere((features.float() - self.centre.float()) @ self.basis.float().clone())
+            basis = self.basis.float().clone()
+            matrix = basis.T if projection is None else basis.T @ projection.float()
+            shift = -(self.centre.float() @ basis)
+            matrix, bias = F.pad(matrix, (0, 0, 0, 1)), F.pad(shift, (0, 1), value=_pole(len(shift) + 1))
+            if projection is None:
+                return F.normalize(F.linear(features.float(), matrix, bias), dim=-1)
+        return F.normalize(F.linear(features, matrix, bias).float(), dim=-1)
 
     def features(self, points: Tensor) -> Tensor:
         """The features (n d-1) that these coordinates have made these points (n d) of."""
@@ -98,13 +108,18 @@ def on_sphere(rows: Tensor) -> Tensor:
     Plain unit length forgets how long a row was, and the length of a feature says how sure the network is.
     Here short rows come to lie near the pole, where no class is, and long ones near the equator.
     """
-    height = rows.new_full((*rows.shape[:-1], 1), math.sqrt(rows.shape[-1] + 1))
+    height = rows.new_full((*rows.shape[:-1], 1), _pole(rows.shape[-1] + 1))
     return F.normalize(torch.cat([rows, height], dim=-1), dim=-1)
 
 
 def from_sphere(points: Tensor) -> Tensor:
     """The rows (... d-1) that `on_sphere` made these points (... d) of."""
-    return points[..., :-1] * (math.sqrt(points.shape[-1]) / points[..., -1:])
+    return points[..., :-1] * (_pole(points.shape[-1]) / points[..., -1:])
+
+
+def _pole(dim: int) -> float:
+    """The coordinate that all points (n dim) have in common before unit length: as long as a typical one."""
+    return math.sqrt(dim)
 
 
 def _inverse_root(covariance: Tensor, shrinkage: float) -> Tensor:
