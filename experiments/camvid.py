@@ -9,14 +9,16 @@
 A frozen EfficientNet-Lite0 under a light decoder, trained on kept features (see cached.py). A run that has
 its file already is passed over, so a command can be stopped and started again, and `--share 1/2` and
 `--share 2/2` divide the work between two processes. Settings are chosen by the ablations: trained on two of
-the three drives of CamVid train, with classes hidden, and judged on the third. Road Anomaly is looked at in
-`closed` alone, and CamVid test in `closed` and `held_out`.
+the three drives of CamVid train, with classes hidden, and judged on the third. The temperature of the
+posterior is chosen on CamVid val, for every head, and the error without it is reported too. Road Anomaly
+is looked at in `closed` alone, and CamVid test in `closed` and `held_out`.
 """
 
 import argparse
 import json
 import statistics
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,7 @@ from gmmseg.atomic import write_bytes
 from gmmseg.config import InferenceSettings, dump_config, load_config
 from gmmseg.data import open_dataset
 from gmmseg.evaluation import load_results, write_results
+from gmmseg.inference import Predictor, choose
 from gmmseg.models import Segmenter
 from gmmseg.report import plots
 
@@ -117,6 +120,9 @@ class Experiment:
         model = cached.train(config, self._looks)
         if variant == "post_hoc":
             model = cached.post_hoc(model, self._looks)
+        if self.table != "ablations":
+            choices = choose(Predictor(model), _images(run.validation_data(config.data)))
+            choices.give_to(model)
         results = run.evaluate(
             model,
             variant,
@@ -126,7 +132,8 @@ class Experiment:
         )
         results["overrides"] = overrides
         results["config"] = dump_config(load_config("camvid", overrides))  # the places left out
-        results["temperature"] = _temperature(model)
+        results["link_temperature"] = _link_temperature(model)
+        results["posterior_temperature"] = model.temperature
         if self.table == "ablations":
             results["judged_on"] = f"drive {OTHER_DRIVE} of CamVid train, which was not trained on"
         write_results(_without_curves(results), target)
@@ -156,7 +163,11 @@ def split_by_drive(camvid: Path, folder: Path) -> Path:
     return folder
 
 
-def _temperature(model: Segmenter) -> float | None:
+def _images(dataset: Any) -> Iterator[Any]:
+    return (dataset[index] for index in range(len(dataset)))
+
+
+def _link_temperature(model: Segmenter) -> float | None:
     """Where the temperature of an affine link has come to."""
     logarithm = getattr(getattr(model.head, "link", None), "log_temperature", None)
     return None if logarithm is None else float(logarithm.exp())
@@ -172,7 +183,11 @@ def _without_curves(results: dict[str, Any]) -> dict[str, Any]:
 
 def print_table(table: str) -> None:
     """Mean and standard deviation over seeds, for every variant and score there are files of."""
-    print("| variant: score | seeds | mIoU | ECE | AUROC | AP | FPR95 |\n|---|---|---|---|---|---|---|")
+    calibrated = table != "ablations"  # which leave CamVid's own validation images alone
+    errors = ["ece_as_trained", "ece"] if calibrated else ["ece"]
+    heads = ["ECE as trained", "ECE"] if calibrated else ["ECE"]
+    heads = ["variant: score", "seeds", "mIoU", *heads, "AUROC", "AP", "FPR95"]
+    print(f"| {' | '.join(heads)} |\n{'|---' * len(heads)}|")
     for variant in TABLES[table]:
         files = sorted((RESULTS / table).glob(f"{variant}_[0-9].json"))
         found = [json.loads(file.read_text())["sets"].values() for file in files]
@@ -181,7 +196,7 @@ def print_table(table: str) -> None:
         closed = [next(e["metrics"] for e in each if e["task"] == "closed_set") for each in found]
         strange = [next(e["scores"] for e in each if e["task"] == "anomaly") for each in found]
         for score in strange[0]:
-            cells = [_spread([each[key] for each in closed]) for key in ("miou", "ece")]
+            cells = [_spread([each[key] for each in closed]) for key in ("miou", *errors)]
             cells += [_spread([each[score][key] for each in strange]) for key in ("auroc", "ap", "fpr95")]
             print(f"| {variant}: {score} | {len(found)} | {' | '.join(cells)} |")
 

@@ -16,6 +16,7 @@ import gmmseg
 from gmmseg import cli, run
 from gmmseg.config import load_config
 from gmmseg.data import open_dataset
+from gmmseg.inference import Choices
 
 CLASSES = ("sky", "grass", "thing")
 
@@ -93,20 +94,36 @@ def test_a_run_folder_holds_everything(runs, folder_data):
         exported = gmmseg.from_pretrained(run_folder / part)
         assert exported.label_names == CLASSES
         assert exported.threshold is not None
+        assert exported.temperature != 1
 
 
-def test_weights_that_are_the_same_share_one_threshold(tmp_path, monkeypatch):
+def test_weights_that_are_the_same_share_their_choices(tmp_path, monkeypatch):
     torch.manual_seed(0)
     for name in ("best", "other"):
         segmenter = gmmseg.build("tiny_unet", num_classes=3)
         segmenter.save_pretrained(tmp_path / name)
     segmenter.save_pretrained(tmp_path / "final")  # as other
-    chosen = iter([1.5, 2.5])
-    monkeypatch.setattr(run, "choose_threshold", lambda *arguments: next(chosen))
+    chosen = iter([Choices(1.5, 0.9), Choices(2.5, 1.1)])
+    monkeypatch.setattr(run, "choose", lambda *arguments: next(chosen))
     folders = [tmp_path / name for name in ("best", "missing", "other", "final")]
-    run.set_thresholds(folders, [], torch.device("cpu"))
-    found = [gmmseg.from_pretrained(folder).threshold for folder in folders if folder.is_dir()]
-    assert found == [1.5, 2.5, 2.5]
+    run.settle(folders, [])
+    models = [gmmseg.from_pretrained(folder) for folder in folders if folder.is_dir()]
+    assert [(model.threshold, model.temperature) for model in models] == [(1.5, 0.9), (2.5, 1.1), (2.5, 1.1)]
+
+
+def test_calibrate_chooses_anew_and_says_so(runs, folder_data, tmp_path):
+    model = gmmseg.from_pretrained(runs / "gmm" / "best")
+    chosen = (model.threshold, model.temperature)
+    weights = tmp_path / "weights"
+    model.threshold, model.temperature = None, 5.0
+    model.save_pretrained(weights)
+    said = gmmseg_command("calibrate", weights, "--data", f"folder:{folder_data}:val").stdout
+    again = gmmseg.from_pretrained(weights)
+    assert (again.threshold, again.temperature) == chosen
+    assert f"temperature {chosen[1]:.3f}" in said
+    refused = gmmseg_command("calibrate", tmp_path / "none", "--data", "scenes::val", check=False)
+    assert refused.returncode == 1
+    assert "none" in refused.stderr
 
 
 def test_evaluate_writes_results_and_prints_a_table(runs, folder_data, tmp_path):
@@ -117,6 +134,7 @@ def test_evaluate_writes_results_and_prints_a_table(runs, folder_data, tmp_path)
     results = json.loads((tmp_path / "results.json").read_text())
     closed, anomaly = results["sets"]["folder/val"], results["sets"]["scenes_anomaly/val"]
     assert closed["metrics"]["miou"] > 0.6
+    assert closed["metrics"]["ece_as_trained"] != closed["metrics"]["ece"]
     assert closed["pixels"] == 3 * (40 * 56 - 1)
     assert closed["ignored_pixels"] == 3
     assert anomaly["images"] == 60

@@ -84,6 +84,29 @@ def fit(
 
 
 @app.command()
+def calibrate(
+    model: Annotated[Path, typer.Argument(help="Run folder, or a folder of weights.")],
+    data: Annotated[
+        str, typer.Option("--data", "-d", help="Labelled images not trained on, NAME:ROOT[:SPLIT].")
+    ],
+) -> None:
+    """Choose the unknown's threshold and the posterior's temperature again, on labelled images of yours.
+
+    `train` does so by itself on the validation set; this is for fitted, imported or converted weights, and
+    for images of another place. The weights stay as they are.
+    """
+    from gmmseg import run
+
+    if not model.is_dir():
+        raise FileNotFoundError(f"{model}: no such folder; give a run folder or a folder of weights")
+    folders = [each for each in (model / "best", model / "final") if each.is_dir()] or [model]
+    with _Bar("calibrating") as bar:
+        chosen = run.settle(folders, _open(data), progress=bar)
+    for folder, choices in chosen.items():
+        typer.echo(f"{folder}: threshold {choices.threshold:.4g}, temperature {choices.temperature:.3f}")
+
+
+@app.command()
 def evaluate(
     model: Model,
     data: DataOption,

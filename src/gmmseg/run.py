@@ -20,7 +20,7 @@ from gmmseg.data.sampling import ClassBalancedSampler, class_counts
 from gmmseg.data.transforms import training_transform
 from gmmseg.evaluation import build_results, scores
 from gmmseg.evaluation.evaluator import evaluate_anomaly, evaluate_closed_set, fit_scores, resized
-from gmmseg.inference import Predictor, choose_threshold
+from gmmseg.inference import Choices, Predictor, choose
 from gmmseg.inference.windows import forward
 from gmmseg.mixture import DiscriminativeMixture, OnlineEM
 from gmmseg.models import Segmenter, build, from_pretrained
@@ -46,7 +46,8 @@ def train(config: Config, folder: Path, *, resume: Path | None = None, cpu: bool
     """Train what ``config`` says in the run folder ``folder``; returns the folder of the exported weights.
 
     The folder then holds config.yaml, log.jsonl, checkpoints/, best/ (weights of the best validation) and
-    final/ (weights of the last step), both with the threshold for the unknown.
+    final/ (weights of the last step), both with the threshold for the
+    unknown and the temperature of the posterior.
     """
     accelerator = Accelerator(mixed_precision=config.train.precision, cpu=cpu)
     set_seed(config.train.seed)
@@ -78,27 +79,37 @@ def train(config: Config, folder: Path, *, resume: Path | None = None, cpu: bool
     if accelerator.is_main_process:
         trained.save_pretrained(folder / "final")
         if validation is not None:
-            set_thresholds([folder / "best", folder / "final"], validation, accelerator.device)
+            settle([folder / "best", folder / "final"], validation, config.inference, accelerator.device)
     accelerator.wait_for_everyone()
     return folder / "final"
 
 
-def set_thresholds(folders: Sequence[Path], dataset: Any, device: torch.device) -> None:
-    """Choose the threshold for the unknown of saved weights on a labelled set, and save them with it.
+def settle(
+    folders: Sequence[Path],
+    dataset: Any,
+    inference: InferenceSettings = WHOLE_IMAGE,
+    device: torch.device | str | None = None,
+    progress: Progress | None = None,
+) -> dict[Path, Choices]:
+    """Choose threshold and temperature of saved weights on a labelled set, and save them with the weights.
 
-    Folders that are not there are passed over, and folders with the same weights share one choice.
+    Folders that are not there are passed over, and folders with the same weights share their choices.
+    Returns what was chosen for each.
     """
-    chosen: dict[Path, float] = {}
+    chosen: dict[Path, Choices] = {}
     for folder in (each for each in folders if each.is_dir()):
-        model = from_pretrained(folder).to(device)
+        model = from_pretrained(folder)
+        model.temperature = 1.0
         same = [
-            threshold
-            for known, threshold in chosen.items()
+            choices
+            for known, choices in chosen.items()
             if filecmp.cmp(known / WEIGHTS_FILE, folder / WEIGHTS_FILE, shallow=False)
         ]
-        chosen[folder] = same[0] if same else choose_threshold(Predictor(model), _samples(dataset))
-        model.threshold = chosen[folder]
+        predictor = Predictor(model, window=inference.window, stride=inference.stride, device=device)
+        chosen[folder] = same[0] if same else choose(predictor, _samples(dataset, progress))
+        chosen[folder].give_to(model)
         model.save_pretrained(folder)
+    return chosen
 
 
 def make_segmenter(config: Config, dataset: SegmentationData) -> Segmenter:
@@ -192,12 +203,10 @@ class _PointStream:
         self.segmenter, self.dataset, self.progress = segmenter, dataset, progress
 
     def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        for index, sample in enumerate(_samples(self.dataset)):
+        for sample in _samples(self.dataset, self.progress):
             output = forward(self.segmenter, resized(sample.image.float()[None] / 255, None))
             points, labels, _ = self.segmenter.em_points(output, sample.labels[None].long())
             yield points.clone(), labels
-            if self.progress:
-                self.progress(index + 1, len(self.dataset), sample.name)
 
 
 # Evaluation -------------------------------------------------------------------------------------------
@@ -286,5 +295,8 @@ def _without(dataset: Any, settings: DataSettings) -> Any:
     return WithoutClasses(dataset, settings.held_out) if settings.held_out else dataset
 
 
-def _samples(dataset: Any) -> Iterator[Any]:
-    return (dataset[index] for index in range(len(dataset)))
+def _samples(dataset: Any, progress: Progress | None = None) -> Iterator[Any]:
+    for index in range(len(dataset)):
+        yield dataset[index]
+        if progress:
+            progress(index + 1, len(dataset), "")

@@ -17,6 +17,7 @@ class PointwiseSegmenter(nn.Module):
     label_names: tuple[str, ...] | None = ("red", "green", "blue")
     colours: tuple[tuple[int, int, int], ...] | None = ((200, 0, 0), (0, 200, 0), (0, 0, 200))
     threshold: float | None = None
+    temperature = 1.0
     num_classes = 3
 
     def __init__(self, stride: int = 1, generative: bool = True) -> None:

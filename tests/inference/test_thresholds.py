@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from gmmseg.inference import Predictor, ScoreHistogram, choose_threshold
+from gmmseg.inference import Predictor, ScoreHistogram, choose
 from gmmseg.labels import IGNORE
 
 
@@ -73,6 +73,6 @@ def test_only_labelled_pixels_count_and_scores_come_at_label_size(segmenter, gen
         image[:, :10], labels[:10] = 0, IGNORE
         samples.append(Sample(image, labels))
         scores.append(Predictor(segmenter).predict(image).anomaly[10:].flatten())
-    threshold = choose_threshold(Predictor(segmenter), samples, share=0.1)
+    threshold = choose(Predictor(segmenter), samples, share=0.1).threshold
     share = (torch.cat(scores) > threshold).float().mean().item()
     assert 0.05 < share <= 0.1

@@ -19,6 +19,7 @@ from gmmseg.models import SegmenterOutput
 class Neighbours(nn.Module):
     """A 3x3 box filter: cells see their neighbours, so windows matter."""
 
+    temperature = 1.0
     stride = 1
     num_classes = 3
 

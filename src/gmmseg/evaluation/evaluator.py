@@ -67,7 +67,10 @@ def evaluate_closed_set(
     progress: Progress | None = None,
     classwise: bool = True,
 ) -> dict[str, Any]:
-    """mIoU, accuracies and calibration of a labelled set; an entry for `build_results`."""
+    """mIoU, accuracies and calibration of a labelled set; an entry for `build_results`.
+
+    With a temperature chosen after training, the calibration error without it is reported too.
+    """
     num_classes = predictor.segmenter.num_classes
     if len(dataset.label_space) != num_classes:
         raise EvaluationError(
@@ -76,12 +79,16 @@ def evaluate_closed_set(
         )
     confusion = ConfusionMatrix(num_classes).to(predictor.device)
     calibration = CalibrationError(num_classes=num_classes if classwise else None).to(predictor.device)
+    temperature = predictor.segmenter.temperature
+    as_trained = CalibrationError().to(predictor.device) if temperature != 1 else None
     for sample in _share(dataset, progress):
-        posterior = image_maps(predictor, sample, short_side).posterior
-        labels = sample.labels[None].long().to(posterior.device)
-        confusion.update(posterior.argmax(1), labels, source=sample.name)
-        calibration.update(posterior, labels, source=sample.name)
-    return closed_set_entry(confusion, calibration, tuple(dataset.label_space.names))
+        maps = image_maps(predictor, sample, short_side)
+        labels = sample.labels[None].long().to(maps.logits.device)
+        confusion.update(maps.logits.argmax(1), labels, source=sample.name)
+        calibration.update(maps.posterior, labels, source=sample.name)
+        if as_trained is not None:
+            as_trained.update((temperature * maps.logits).softmax(1), labels, source=sample.name)
+    return closed_set_entry(confusion, calibration, tuple(dataset.label_space.names), as_trained)
 
 
 @torch.no_grad()

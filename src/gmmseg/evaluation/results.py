@@ -26,6 +26,7 @@ CLOSED_SET_PROTOCOL = {
     "miou": "one confusion matrix over the set at label resolution, ignored pixels dropped, "
     "mean over classes that occur",
     "ece": "15 equal-width bins of the top posterior, pooled over all labelled pixels, l1",
+    "ece_as_trained": "the same without the temperature chosen on validation images",
 }
 ANOMALY_PROTOCOL = {
     "pooling": "every pixel of every image, ignored ones dropped, raw scores upsampled to the mask",
@@ -39,9 +40,15 @@ ANOMALY_PROTOCOL = {
 
 
 def closed_set_entry(
-    confusion: ConfusionMatrix, calibration: CalibrationError | None = None, names: tuple[str, ...] = ()
+    confusion: ConfusionMatrix,
+    calibration: CalibrationError | None = None,
+    names: tuple[str, ...] = (),
+    as_trained: CalibrationError | None = None,
 ) -> dict[str, Any]:
-    """One closed set's part of the results, from metrics that have seen all of it."""
+    """One closed set's part of the results, from metrics that have seen all of it.
+
+    ``as_trained``: calibration before a temperature was chosen.
+    """
     figures = {key: plain(value) for key, value in confusion.compute().items()}
     classes = names or tuple(str(index) for index in range(confusion.num_classes))
     with confusion.sync_context():
@@ -63,6 +70,8 @@ def closed_set_entry(
     if calibration is not None:
         entry["metrics"].update({key: plain(value) for key, value in calibration.compute().items()})
         entry["reliability"] = {key: plain(value) for key, value in calibration.reliability().items()}
+    if as_trained is not None:
+        entry["metrics"]["ece_as_trained"] = plain(as_trained.compute()["ece"])
     return entry
 
 

@@ -1,20 +1,22 @@
 """From a segmenter and images to predictions, thresholds and pictures."""
 
+from gmmseg.inference.choices import Choices, choose
 from gmmseg.inference.files import PredictSummary, predict_files
 from gmmseg.inference.images import ImageError, load_image
 from gmmseg.inference.prediction import Prediction
 from gmmseg.inference.predictor import Predictor
-from gmmseg.inference.thresholds import ScoreHistogram, choose_threshold
+from gmmseg.inference.thresholds import ScoreHistogram
 from gmmseg.inference.windows import Maps, sliding, whole
 
 __all__ = [
+    "Choices",
     "ImageError",
     "Maps",
     "PredictSummary",
     "Prediction",
     "Predictor",
     "ScoreHistogram",
-    "choose_threshold",
+    "choose",
     "load_image",
     "predict_files",
     "sliding",

@@ -1,16 +1,12 @@
 """Where known ends and unknown begins, chosen on known pixels alone."""
 
 import math
-from collections.abc import Iterable
 from typing import Protocol
 
 import numpy as np
 from torch import Tensor
 
 from gmmseg import float_order
-from gmmseg.inference.images import load_image
-from gmmseg.inference.predictor import Predictor
-from gmmseg.labels import IGNORE
 
 BITS = 22
 """Leading bits of a float32 that tell bins apart: sign, exponent and 13 of the mantissa, 1 part in 8192."""
@@ -51,13 +47,3 @@ class ScoreHistogram:
         chosen = int(np.flatnonzero(exceeding <= math.floor(share * total))[0])
         largest_key = ((chosen + 1) << (32 - BITS)) - 1
         return float(float_order.scores(np.array([largest_key], np.uint32))[0])
-
-
-def choose_threshold(predictor: Predictor, samples: Iterable[LabelledImage], share: float = 0.05) -> float:
-    """The anomaly score that ``share`` of the known (labelled) pixels of ``samples`` exceed."""
-    histogram = ScoreHistogram()
-    for sample in samples:
-        size = (int(sample.labels.shape[-2]), int(sample.labels.shape[-1]))
-        scores = predictor.maps(load_image(sample.image)[None], size).anomaly[0].cpu()
-        histogram.update(scores[sample.labels != IGNORE])
-    return histogram.threshold(share)

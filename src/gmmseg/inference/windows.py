@@ -70,7 +70,8 @@ def whole(
         images, *(next_multiple(max(side, SMALLEST_SIDE), segmenter.stride) for side in (height, width))
     )
     output = forward(segmenter, padded)
-    maps = Maps(output.logits, torch.stack([_read(read, output) for read in readings], dim=1))
+    logits = output.logits / segmenter.temperature
+    maps = Maps(logits, torch.stack([_read(read, output) for read in readings], dim=1))
     maps = maps.map(lambda coarse: upsample(coarse, padded.shape[-2:])[..., :height, :width])
     return maps if size is None else maps.map(lambda full: upsample(full, size))
 

@@ -60,7 +60,7 @@ def plain_assignment(log_densities: Tensor, valid: Tensor | None = None, *, hard
 
 
 def _one_hot(index: Tensor, k: int) -> Tensor:
-    """Float rows (... k) of one at ``index`` (...): several times quicker than torch's, which checks its range."""
+    """Float rows (... k), one at ``index`` (...) and zero elsewhere."""
     return torch.zeros(*index.shape, k, device=index.device).scatter_(-1, index[..., None], 1.0)
 
 

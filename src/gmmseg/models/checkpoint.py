@@ -38,7 +38,7 @@ def write_checkpoint(segmenter: "Segmenter", folder: Path) -> None:
 
 
 def describe(segmenter: "Segmenter") -> dict[str, Any]:
-    """The contents of config.json: how to build the network, what its classes are called, its threshold."""
+    """The contents of config.json: how to build the network, its classes, what was chosen after training."""
     return {
         "library": "gmmseg",
         "format": FORMAT,
@@ -48,6 +48,7 @@ def describe(segmenter: "Segmenter") -> dict[str, Any]:
         "label_names": segmenter.label_names,
         "colours": segmenter.colours,
         "threshold": segmenter.threshold,
+        "temperature": segmenter.temperature,
     }
 
 

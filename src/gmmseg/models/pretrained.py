@@ -36,6 +36,7 @@ def from_pretrained(folder: str | Path, *, architecture: nn.Module | None = None
     segmenter.label_names = tuple(config["label_names"]) if config["label_names"] else None
     segmenter.colours = tuple(map(tuple, config["colours"])) if config["colours"] else None
     segmenter.threshold = config["threshold"]
+    segmenter.temperature = config.get("temperature", 1.0)  # none in weights written before 0.2
     return segmenter.eval()
 
 

@@ -24,6 +24,8 @@ class Segmenter(nn.Module):
 
     ``features`` maps normalised images to maps (b f h w) or Features, and has ``out_channels``, ``stride``
     and ``backbone``. ``recipe`` is what `from_pretrained` needs to build the same network again.
+    ``threshold`` says from which anomaly score on a pixel is unknown, ``temperature`` what a `Predictor`
+    divides logits by for its posterior; both are chosen after training (`gmmseg.inference.choose`).
     """
 
     mean: Tensor
@@ -49,6 +51,7 @@ class Segmenter(nn.Module):
         self.label_names: tuple[str, ...] | None = None
         self.colours: tuple[Colour, ...] | None = None
         self.threshold: float | None = None
+        self.temperature = 1.0
 
     @property
     def mixture(self) -> ClassMixture | None:

@@ -17,6 +17,7 @@ _METRICS = {
     "mean_accuracy": ("mean accuracy", True),
     "pixel_accuracy": ("pixel accuracy", True),
     "ece": ("ECE", False),
+    "ece_as_trained": ("ECE as trained", False),
     "classwise_ece": ("class-wise ECE", False),
     "auroc": ("AUROC", True),
     "ap": ("AP", True),
