@@ -63,3 +63,12 @@ class TrainSettings:
         ):
             if getattr(self, name) not in known:
                 raise ValueError(f"unknown {name} {getattr(self, name)!r}: choose {', '.join(known)}")
+
+    def weight(self, term: str) -> float:
+        """What a named term of the loss counts for."""
+        return getattr(self, f"{term}_weight", 1.0)
+
+    @property
+    def extra_terms(self) -> tuple[str, ...]:
+        """The optional terms of the loss that count for something."""
+        return tuple(name for name in ("component", "likelihood") if self.weight(name) > 0)

@@ -115,7 +115,7 @@ class Trainer:
         for index, batch in enumerate(batches):
             with self._maybe_no_sync(index == len(batches) - 1):
                 output, losses = self._forward(batch)
-                loss = sum(self._weight(name) * value for name, value in losses.items())
+                loss = sum(self.settings.weight(name) * value for name, value in losses.items())
                 assert isinstance(loss, Tensor)
                 self._check(loss, batch)
                 self.accelerator.backward(loss / len(batches))
@@ -139,7 +139,9 @@ class Trainer:
         with self.accelerator.autocast():
             output = self.network(batch.images)
         warm_network = self._warm_network if self.step < self.settings.softmax_steps else None
-        losses = self.segmenter.losses(output, batch.labels, () if warm_network else self._extra_terms())
+        losses = self.segmenter.losses(
+            output, batch.labels, () if warm_network else self.settings.extra_terms
+        )
         if warm_network is not None:
             # The mixtures follow the points by EM meanwhile, and take over when the warm-up ends.
             logits = warm_network(output.points)
@@ -182,12 +184,6 @@ class Trainer:
         self.network.train()
         if self.settings.backbone_multiplier == 0:
             self.segmenter.backbone.eval()
-
-    def _weight(self, name: str) -> float:
-        return getattr(self.settings, f"{name}_weight", 1.0)
-
-    def _extra_terms(self) -> tuple[str, ...]:
-        return tuple(name for name in ("component", "likelihood") if self._weight(name) > 0)
 
     def _maybe_no_sync(self, last: bool) -> Any:
         return nullcontext() if last else self.accelerator.no_sync(self.network)

@@ -16,7 +16,7 @@ from gmmseg.data.spaces import load_label_space
 from gmmseg.labels import IGNORE
 
 LENGTHS = {"train": 600, "val": 100, "test": 200}
-ANOMALY_LENGTHS = {"val": 60, "test": 120}
+ANOMALY_LENGTHS = {"val": 60, "test": 300}
 _STREAMS = {"train": 0, "val": 1, "test": 2}
 _ANOMALY_STREAM = 10
 
