@@ -113,13 +113,13 @@ def test_weights_that_are_the_same_share_their_choices(tmp_path, monkeypatch):
 
 def test_calibrate_chooses_anew_and_says_so(runs, folder_data, tmp_path):
     model = gmmseg.from_pretrained(runs / "gmm" / "best")
-    chosen = (model.threshold, model.temperature)
+    chosen = (model.threshold, model.temperature, model.typical)
     weights = tmp_path / "weights"
-    model.threshold, model.temperature = None, 5.0
+    model.threshold, model.temperature, model.typical = None, 5.0, None
     model.save_pretrained(weights)
     said = gmmseg_command("calibrate", weights, "--data", f"folder:{folder_data}:val").stdout
     again = gmmseg.from_pretrained(weights)
-    assert (again.threshold, again.temperature) == chosen
+    assert (again.threshold, again.temperature, again.typical) == chosen
     assert f"temperature {chosen[1]:.3f}" in said
     refused = gmmseg_command("calibrate", tmp_path / "none", "--data", "scenes::val", check=False)
     assert refused.returncode == 1
@@ -138,7 +138,7 @@ def test_evaluate_writes_results_and_prints_a_table(runs, folder_data, tmp_path)
     assert closed["pixels"] == 3 * (40 * 56 - 1)
     assert closed["ignored_pixels"] == 3
     assert anomaly["images"] == 60
-    assert set(anomaly["scores"]) == {"nll", "nll_winner", "msp", "entropy"}
+    assert set(anomaly["scores"]) == {"nll", "nll_winner", "typicality", "msp", "entropy"}
     assert f"{100 * closed['metrics']['miou']:.2f}" in result.stdout
 
 

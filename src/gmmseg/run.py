@@ -46,8 +46,7 @@ def train(config: Config, folder: Path, *, resume: Path | None = None, cpu: bool
     """Train what ``config`` says in the run folder ``folder``; returns the folder of the exported weights.
 
     The folder then holds config.yaml, log.jsonl, checkpoints/, best/ (weights of the best validation) and
-    final/ (weights of the last step), both with the threshold for the
-    unknown and the temperature of the posterior.
+    final/ (weights of the last step), both with what `settle` finds.
     """
     accelerator = Accelerator(mixed_precision=config.train.precision, cpu=cpu)
     set_seed(config.train.seed)
@@ -91,7 +90,7 @@ def settle(
     device: torch.device | str | None = None,
     progress: Progress | None = None,
 ) -> dict[Path, Choices]:
-    """Choose threshold and temperature of saved weights on a labelled set, and save them with the weights.
+    """Find threshold, temperature and typical evidence of saved weights on a labelled set; saved with them.
 
     Folders that are not there are passed over, and folders with the same weights share their choices.
     Returns what was chosen for each.
@@ -259,7 +258,8 @@ def evaluate(
 def make_scores(model: Segmenter, names: Sequence[str] = ()) -> list[Any]:
     """Score objects by name; without names, those that suit the model's head."""
     names = names or _suitable_scores(model)
-    known = {kind.name: kind for kind in scores.ALL}
+    known: dict[str, Callable[[], Any]] = {kind.name: kind for kind in scores.ALL}
+    known[scores.Typicality.name] = lambda: scores.Typicality(model.typical)
     unknown = [name for name in names if name not in known]
     if unknown:
         raise ValueError(f"unknown scores {', '.join(unknown)}: choose among {', '.join(known)}")
@@ -269,11 +269,12 @@ def make_scores(model: Segmenter, names: Sequence[str] = ()) -> list[Any]:
 def _suitable_scores(model: Segmenter) -> tuple[str, ...]:
     if model.mixture is None:
         return SOFTMAX_SCORES
+    typical = () if model.typical is None else ("typicality",)
     if isinstance(model, MaskSegmenter):
-        return GMM_SCORES  # components are of queries there, and no map of pixels
+        return (*GMM_SCORES, *typical)  # components are of queries there, and no map of pixels
     # The evidence as the model defines it, and the other way to sum up the components.
     other = "nll_logsumexp" if model.mixture.winner else "nll_winner"
-    return (GMM_SCORES[0], other, *GMM_SCORES[1:])
+    return (GMM_SCORES[0], other, *typical, *GMM_SCORES[1:])
 
 
 def open_model(source: str | Path) -> Segmenter:

@@ -124,7 +124,8 @@ def _summary(subjects: list[Subject]) -> Section | None:
     text = (
         "mIoU is that of one confusion matrix over the whole set; ECE has 15 bins of the top posterior. "
         "AUROC, AP and FPR95 pool every pixel of the set. `nll` is the mixtures' negative log-likelihood "
-        "(`nll_winner`: of the best component alone); the other scores read the posterior or the logits."
+        "(`nll_winner`: of the best component alone), `typicality` how far it lies from what is usual for "
+        "the class a pixel is taken for; the other scores read the posterior or the logits."
     )
     return Section("Results", text, tuple(tables)) if tables else None
 

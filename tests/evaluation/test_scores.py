@@ -102,6 +102,15 @@ def test_likelihood_scores() -> None:
     np.testing.assert_allclose(scores.PredictedClassLikelihood()(out), -chosen)
 
 
+def test_typicality_is_the_surprise_expected_over_the_posterior() -> None:
+    out, typical = output(), np.array([-3.0, 1.0, 0.5])
+    p = np.exp(out.logits.numpy()) / np.exp(out.logits.numpy()).sum(1, keepdims=True)
+    expected = (p * (typical[:, None, None] - out.evidence.numpy())).sum(1)
+    np.testing.assert_allclose(scores.Typicality(typical.tolist())(out), expected, rtol=1e-4, atol=1e-5)
+    with pytest.raises(ValueError, match="gmmseg calibrate"):
+        scores.Typicality(None)
+
+
 def test_the_unseen_is_stranger_than_the_seen() -> None:
     batches = [(output(seed), labels(seed)) for seed in range(4)]
     far = output(9)
@@ -120,7 +129,7 @@ def test_names_are_distinct_and_shapes_are_maps() -> None:
         scores.NegativeLogLikelihood(),
     ]
     plain += [scores.WinnerLikelihood(), scores.MixtureLikelihood(), scores.LinkedLikelihood()]
-    plain += [scores.PredictedClassLikelihood()]
+    plain += [scores.PredictedClassLikelihood(), scores.Typicality([0.0, 1.0, 2.0])]
     fitted = [scores.StandardisedMaxLogit(), scores.Mahalanobis(), scores.NearestNeighbours()]
     for score in fitted:
         with pytest.raises(ValueError, match=rf"{score.name}: call fit"):
@@ -128,11 +137,11 @@ def test_names_are_distinct_and_shapes_are_maps() -> None:
         with pytest.raises(ValueError, match=rf"{score.name}: fit has seen no"):
             score.fit([])
         score.fit([(output(), labels())])
-    assert len({score.name for score in plain + fitted}) == 12
+    assert len({score.name for score in plain + fitted}) == 13
     assert {tuple(score(output()).shape) for score in plain + fitted} == {(2, 5, 6)}
 
 
 def test_likelihoods_of_a_softmax_model_are_refused() -> None:
-    for score in (scores.NegativeLogLikelihood(), scores.MixtureLikelihood(), scores.LinkedLikelihood()):
+    for score in (scores.NegativeLogLikelihood(), scores.Typicality([0.0] * 3), scores.LinkedLikelihood()):
         with pytest.raises(ValueError, match="no mixture likelihoods"):
             score(output(generative=False))

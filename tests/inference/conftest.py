@@ -25,6 +25,7 @@ class PointwiseSegmenter(nn.Module):
         self.stride, self.generative = stride, generative
         self.offset = nn.Parameter(torch.zeros(()))
         self.dropout = nn.Dropout(0.5)
+        self.mixture = object() if generative else None
         self.sizes: list[tuple[int, int]] = []
 
     def forward(self, images: Tensor) -> SegmenterOutput:

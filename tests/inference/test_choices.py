@@ -92,6 +92,23 @@ def test_the_posterior_becomes_calibrated_and_nothing_else_changes(segmenter, ge
     assert segmenter.threshold == choices.threshold
 
 
+def test_typical_evidence_is_the_mean_over_a_class_s_own_pixels(segmenter, generator) -> None:
+    image = torch.randint(0, 256, (3, 30, 30), generator=generator, dtype=torch.uint8)
+    labels = torch.randint(0, 2, (30, 30), generator=generator).to(torch.uint8)  # never the third class
+    labels[:4] = IGNORE
+    predictor = Predictor(segmenter)
+    typical = choose(predictor, [Sample(image, labels)]).typical
+    with torch.no_grad():
+        evidence = segmenter.eval()(image.float()[None] / 255).evidence[0]
+    expected = [evidence[c][labels == c].mean().item() for c in range(2)]
+    assert typical == pytest.approx([*expected, sum(expected) / 2], rel=1e-5)
+
+
+def test_a_softmax_model_has_none(make_segmenter, generator) -> None:
+    predictor = Predictor(make_segmenter(generative=False))
+    assert choose(predictor, noisy_samples(predictor, generator, 1)).typical is None
+
+
 def test_windows_are_divided_once(make_segmenter, generator) -> None:
     segmenter = make_segmenter()
     segmenter.temperature = 3.0

@@ -4,7 +4,7 @@ A score is called with anything that has the fields of a SegmenterOutput it need
 statistics are fitted first, on pairs (output, labels) of training images.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 import torch
@@ -226,6 +226,30 @@ class PredictedClassLikelihood:
         return -evidence.gather(1, output.logits.argmax(1, keepdim=True)).squeeze(1)
 
 
+class Typicality:
+    """How much less likely a point is than is typical of what it is taken for.
+
+    ``sum_c p(c given x) [typical_c - log p(x given c)]``, with ``typical`` (c) the mean evidence of each
+    class's own pixels (`gmmseg.inference.choose`). Classes differ in how alike their pixels are: what is
+    likely for a car would be strange on a road. Holds where images are like those it was measured on.
+    """
+
+    name = "typicality"
+
+    def __init__(self, typical: Sequence[float] | None = None) -> None:
+        if typical is None:
+            raise ValueError(
+                f"{self.name}: nothing is known yet of what is typical of this model's classes; "
+                "gmmseg calibrate MODEL --data NAME:ROOT:val finds out (generative models alone)"
+            )
+        self.typical = torch.tensor(typical)
+
+    def __call__(self, output: Output) -> Tensor:
+        evidence = _generative(self.name, output.evidence).float()
+        surprise = self.typical.to(evidence.device)[:, None, None] - evidence
+        return (output.logits.float().softmax(1) * surprise).sum(1)
+
+
 ALL = (
     MSP,
     Entropy,
@@ -239,6 +263,7 @@ ALL = (
     MixtureLikelihood,
     LinkedLikelihood,
     PredictedClassLikelihood,
+    Typicality,
 )
 """Every score."""
 

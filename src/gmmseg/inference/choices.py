@@ -1,11 +1,12 @@
-"""What is left to choose once a network is trained, on labelled images it was not trained on.
+"""What is left to find out once a network is trained, on labelled images it was not trained on.
 
-Where known ends and unknown begins, and how sure the posterior may be. A network knows its training images
-too well to tell either.
+Where known ends and unknown begins, how sure the posterior may be, and how likely each class's own pixels
+are as a rule. A network knows its training images too well to tell.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -14,8 +15,9 @@ from torch.nn import functional as F
 from gmmseg.inference.images import load_image
 from gmmseg.inference.predictor import Predictor
 from gmmseg.inference.thresholds import LabelledImage, ScoreHistogram
+from gmmseg.inference.windows import Reading, strangeness
 from gmmseg.labels import IGNORE
-from gmmseg.models import Segmenter
+from gmmseg.models import Segmenter, SegmenterOutput
 
 PIXELS_PER_IMAGE = 2000
 """Neighbouring pixels say much the same: this many, evenly spread, speak for the image."""
@@ -23,14 +25,17 @@ PIXELS_PER_IMAGE = 2000
 
 @dataclass(frozen=True)
 class Choices:
-    """The ``threshold`` of the anomaly score and the ``temperature`` of the posterior."""
+    """The ``threshold`` of the anomaly score, the ``temperature`` of the posterior and, with mixtures, the
+    ``typical`` evidence of each class, its mean over the class's own pixels."""
 
     threshold: float
     temperature: float
+    typical: tuple[float, ...] | None = None
 
     def give_to(self, segmenter: Segmenter) -> None:
         """Make them the segmenter's own, saved with its weights."""
         segmenter.threshold, segmenter.temperature = self.threshold, self.temperature
+        segmenter.typical = self.typical
 
 
 class TemperatureFit:
@@ -59,20 +64,53 @@ class TemperatureFit:
         return 2 ** (float(self.exponents[least]) + step * min(max(shift, -1.0), 1.0))
 
 
+class TypicalEvidence:
+    """Mean evidence of each class over its own pixels."""
+
+    def __init__(self, num_classes: int) -> None:
+        self.sums = torch.zeros(num_classes, dtype=torch.float64)
+        self.counts = torch.zeros(num_classes, dtype=torch.float64)
+
+    def update(self, evidence: Tensor, labels: Tensor) -> None:
+        """Take in evidence (n c) of pixels with labels (n) int64."""
+        own = evidence.gather(1, labels[:, None])[:, 0].double()
+        self.sums.index_add_(0, labels, own)
+        self.counts.index_add_(0, labels, torch.ones_like(own))
+
+    def means(self) -> tuple[float, ...]:
+        """One number per class; a class without a pixel takes the mean of the others'."""
+        seen = self.counts > 0
+        means = self.sums / self.counts.clamp_min(1)
+        return tuple(torch.where(seen, means, means[seen].mean()).tolist())
+
+
 @torch.no_grad()
 def choose(predictor: Predictor, samples: Iterable[LabelledImage], share: float = 0.05) -> Choices:
-    """The threshold that ``share`` of the labelled pixels of ``samples`` exceed, and the best temperature.
+    """The threshold that ``share`` of the labelled pixels of ``samples`` exceed, and the rest of `Choices`.
 
-    One pass over the images. Neither choice changes a label, and the temperature changes no anomaly score.
+    One pass over the images. Nothing chosen here changes a label.
     """
-    histogram, fit = ScoreHistogram(), TemperatureFit()
+    segmenter = predictor.segmenter
+    classes = range(0 if segmenter.mixture is None else segmenter.num_classes)
+    readings: list[Reading] = [strangeness, *(partial(_evidence_of, index) for index in classes)]
+    histogram, fit, typical = ScoreHistogram(), TemperatureFit(), TypicalEvidence(len(classes))
     for sample in samples:
         size = (int(sample.labels.shape[-2]), int(sample.labels.shape[-1]))
-        maps = predictor.maps(load_image(sample.image)[None], size)
+        maps = predictor.maps(load_image(sample.image)[None], size, readings)
         known = (sample.labels != IGNORE).flatten().nonzero().squeeze(1)
         histogram.update(maps.anomaly[0].cpu().flatten()[known])
         if len(known):
             chosen = known[torch.linspace(0, len(known) - 1, min(PIXELS_PER_IMAGE, len(known))).long()]
-            logits = maps.logits[0].flatten(1)[:, chosen.to(maps.logits.device)].T.cpu()
-            fit.update(logits, sample.labels.flatten()[chosen].long())
-    return Choices(histogram.threshold(share), predictor.segmenter.temperature * fit.best())
+            here = chosen.to(maps.logits.device)
+            labels = sample.labels.flatten()[chosen].long()
+            fit.update(maps.logits[0].flatten(1)[:, here].T.cpu(), labels)
+            if classes:
+                typical.update(maps.scores[0, 1:].flatten(1)[:, here].T.cpu(), labels)
+    threshold = histogram.threshold(share)
+    return Choices(threshold, segmenter.temperature * fit.best(), typical.means() if classes else None)
+
+
+def _evidence_of(index: int, output: SegmenterOutput) -> Tensor:
+    """The map (b h w) of one class's evidence."""
+    assert output.evidence is not None
+    return output.evidence[:, index]

@@ -49,6 +49,7 @@ def describe(segmenter: "Segmenter") -> dict[str, Any]:
         "colours": segmenter.colours,
         "threshold": segmenter.threshold,
         "temperature": segmenter.temperature,
+        "typical": segmenter.typical,
     }
 
 

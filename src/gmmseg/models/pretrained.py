@@ -36,7 +36,9 @@ def from_pretrained(folder: str | Path, *, architecture: nn.Module | None = None
     segmenter.label_names = tuple(config["label_names"]) if config["label_names"] else None
     segmenter.colours = tuple(map(tuple, config["colours"])) if config["colours"] else None
     segmenter.threshold = config["threshold"]
-    segmenter.temperature = config.get("temperature", 1.0)  # none in weights written before 0.2
+    # These two are missing in weights written before there were any.
+    segmenter.temperature = config.get("temperature", 1.0)
+    segmenter.typical = tuple(config["typical"]) if config.get("typical") else None
     return segmenter.eval()
 
 

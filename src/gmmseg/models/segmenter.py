@@ -25,7 +25,8 @@ class Segmenter(nn.Module):
     ``features`` maps normalised images to maps (b f h w) or Features, and has ``out_channels``, ``stride``
     and ``backbone``. ``recipe`` is what `from_pretrained` needs to build the same network again.
     ``threshold`` says from which anomaly score on a pixel is unknown, ``temperature`` what a `Predictor`
-    divides logits by for its posterior; both are chosen after training (`gmmseg.inference.choose`).
+    divides logits by for its posterior, ``typical`` how likely each class's own pixels are as a rule; all are
+    found after training (`gmmseg.inference.choose`).
     """
 
     mean: Tensor
@@ -52,6 +53,7 @@ class Segmenter(nn.Module):
         self.colours: tuple[Colour, ...] | None = None
         self.threshold: float | None = None
         self.temperature = 1.0
+        self.typical: tuple[float, ...] | None = None
 
     @property
     def mixture(self) -> ClassMixture | None:
