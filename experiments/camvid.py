@@ -183,7 +183,10 @@ def _without_curves(results: dict[str, Any]) -> dict[str, Any]:
 
 
 def print_table(table: str) -> None:
-    """Mean and standard deviation over seeds, for every variant and score there are files of."""
+    """Mean and standard deviation over seeds, for every variant and score there are files of.
+
+    A run without a chosen temperature has its one calibration error under "as trained".
+    """
     errors = {"ece_as_trained": "ECE as trained"} | ({"ece": "ECE"} if table == "closed" else {})
     heads = ["variant: score", "seeds", "mIoU", *errors.values(), "AUROC", "AP", "FPR95"]
     print(f"| {' | '.join(heads)} |\n{'|---' * len(heads)}|")
@@ -193,11 +196,12 @@ def print_table(table: str) -> None:
         if not found:
             continue
         closed = [next(e["metrics"] for e in each if e["task"] == "closed_set") for each in found]
-        for each in closed:  # a run without a temperature has one error
-            each.setdefault("ece_as_trained", each["ece"])
+        for each in closed:
+            if "ece_as_trained" not in each:
+                each["ece_as_trained"] = each.pop("ece")
         strange = [next(e["scores"] for e in each if e["task"] == "anomaly") for each in found]
         for score in strange[0]:
-            cells = [_spread([each[key] for each in closed]) for key in ("miou", *errors)]
+            cells = [_spread([each[key] for each in closed if key in each]) for key in ("miou", *errors)]
             cells += [_spread([each[score][key] for each in strange]) for key in ("auroc", "ap", "fpr95")]
             print(f"| {variant}: {score} | {len(found)} | {' | '.join(cells)} |")
 
@@ -212,6 +216,8 @@ def draw_calibration(path: Path) -> None:
 
 
 def _spread(values: list[float]) -> str:
+    if not values:
+        return ""
     percent = [100 * value for value in values]
     deviation = f" ± {statistics.stdev(percent):.1f}" if len(percent) > 1 else ""
     return f"{statistics.mean(percent):.1f}{deviation}"
