@@ -200,7 +200,7 @@ def print_table(table: str) -> None:
             if "ece_as_trained" not in each:
                 each["ece_as_trained"] = each.pop("ece")
         strange = [next(e["scores"] for e in each if e["task"] == "anomaly") for each in found]
-        for score in strange[0]:
+        for score in (each for each in strange[0] if all(each in other for other in strange)):
             cells = [_spread([each[key] for each in closed if key in each]) for key in ("miou", *errors)]
             cells += [_spread([each[score][key] for each in strange]) for key in ("auroc", "ap", "fpr95")]
             print(f"| {variant}: {score} | {len(found)} | {' | '.join(cells)} |")

@@ -4,6 +4,7 @@ import contextlib
 import io
 import json
 import sys
+from types import SimpleNamespace
 from typing import NamedTuple
 from unittest import mock
 
@@ -106,7 +107,7 @@ def test_weights_that_are_the_same_share_their_choices(tmp_path, monkeypatch):
     chosen = iter([Choices(1.5, 0.9), Choices(2.5, 1.1)])
     monkeypatch.setattr(run, "choose", lambda *arguments: next(chosen))
     folders = [tmp_path / name for name in ("best", "missing", "other", "final")]
-    run.settle(folders, [])
+    run.settle(folders, SimpleNamespace(name="three", label_space=CLASSES))
     models = [gmmseg.from_pretrained(folder) for folder in folders if folder.is_dir()]
     assert [(model.threshold, model.temperature) for model in models] == [(1.5, 0.9), (2.5, 1.1), (2.5, 1.1)]
 
@@ -121,9 +122,15 @@ def test_calibrate_chooses_anew_and_says_so(runs, folder_data, tmp_path):
     again = gmmseg.from_pretrained(weights)
     assert (again.threshold, again.temperature, again.typical) == chosen
     assert f"temperature {chosen[1]:.3f}" in said
-    refused = gmmseg_command("calibrate", tmp_path / "none", "--data", "scenes::val", check=False)
-    assert refused.returncode == 1
-    assert "none" in refused.stderr
+    for folder, data, reason in (
+        (tmp_path / "none", "scenes::val", "no such folder"),
+        (weights, "scenes_anomaly::val", "not classes"),
+        (weights, "scenes::val", "has 10 classes, the model 3"),
+    ):
+        refused = gmmseg_command("calibrate", folder, "--data", data, check=False)
+        assert refused.returncode == 1
+        assert reason in refused.stderr
+    assert gmmseg.from_pretrained(weights).temperature == chosen[1]
 
 
 def test_evaluate_writes_results_and_prints_a_table(runs, folder_data, tmp_path):

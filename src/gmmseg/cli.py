@@ -90,18 +90,19 @@ def calibrate(
         str, typer.Option("--data", "-d", help="Labelled images not trained on, NAME:ROOT[:SPLIT].")
     ],
 ) -> None:
-    """Choose the unknown's threshold and the posterior's temperature again, on labelled images of yours.
+    """Choose the unknown's threshold and the posterior's temperature anew, on labelled images of yours.
 
-    `train` does so by itself on the validation set; this is for fitted, imported or converted weights, and
-    for images of another place. The weights stay as they are.
+    Also what is typical of each class. `train` does so by itself on the validation set; this is for fitted,
+    imported or converted weights, and for images of another place. The weights stay as they are.
     """
+    from accelerate import PartialState
+
     from gmmseg import run
 
     if not model.is_dir():
         raise FileNotFoundError(f"{model}: no such folder; give a run folder or a folder of weights")
-    folders = [each for each in (model / "best", model / "final") if each.is_dir()] or [model]
     with _Bar("calibrating") as bar:
-        chosen = run.settle(folders, _open(data), progress=bar)
+        chosen = run.calibrate(model, _open(data), device=PartialState().device, progress=bar)
     for folder, choices in chosen.items():
         typer.echo(f"{folder}: threshold {choices.threshold:.4g}, temperature {choices.temperature:.3f}")
 

@@ -24,7 +24,7 @@ from gmmseg.inference import Choices, Predictor, choose
 from gmmseg.inference.windows import forward
 from gmmseg.mixture import DiscriminativeMixture, OnlineEM
 from gmmseg.models import Segmenter, build, from_pretrained
-from gmmseg.models.checkpoint import WEIGHTS_FILE
+from gmmseg.models.checkpoint import CONFIG_FILE, WEIGHTS_FILE
 from gmmseg.models.heads import HeadSettings
 from gmmseg.models.masks import MaskSegmenter
 from gmmseg.models.segmenter import replace_head
@@ -78,7 +78,7 @@ def train(config: Config, folder: Path, *, resume: Path | None = None, cpu: bool
     if accelerator.is_main_process:
         trained.save_pretrained(folder / "final")
         if validation is not None:
-            settle([folder / "best", folder / "final"], validation, config.inference, accelerator.device)
+            settle([folder / "best", folder / "final"], validation, device=accelerator.device)
     accelerator.wait_for_everyone()
     return folder / "final"
 
@@ -86,29 +86,55 @@ def train(config: Config, folder: Path, *, resume: Path | None = None, cpu: bool
 def settle(
     folders: Sequence[Path],
     dataset: Any,
-    inference: InferenceSettings = WHOLE_IMAGE,
+    *,
     device: torch.device | str | None = None,
     progress: Progress | None = None,
 ) -> dict[Path, Choices]:
     """Find threshold, temperature and typical evidence of saved weights on a labelled set; saved with them.
 
-    Folders that are not there are passed over, and folders with the same weights share their choices.
-    Returns what was chosen for each.
+    Images are seen as `gmmseg predict` sees them. Folders that are not there are passed over, and folders
+    with the same weights share their choices. Returns what was chosen for each.
     """
     chosen: dict[Path, Choices] = {}
     for folder in (each for each in folders if each.is_dir()):
         model = from_pretrained(folder)
+        _check_classes(model, dataset)
         model.temperature = 1.0
         same = [
             choices
             for known, choices in chosen.items()
             if filecmp.cmp(known / WEIGHTS_FILE, folder / WEIGHTS_FILE, shallow=False)
         ]
-        predictor = Predictor(model, window=inference.window, stride=inference.stride, device=device)
-        chosen[folder] = same[0] if same else choose(predictor, _samples(dataset, progress))
+        chosen[folder] = (
+            same[0] if same else choose(Predictor(model, device=device), _samples(dataset, progress))
+        )
         chosen[folder].give_to(model)
         model.save_pretrained(folder)
     return chosen
+
+
+def calibrate(
+    folder: Path, dataset: Any, *, device: torch.device | str | None = None, progress: Progress | None = None
+) -> dict[Path, Choices]:
+    """`settle` for the weights of a run folder, without the classes it held out, or for a folder of them."""
+    config = run_config(folder)
+    if config is not None and dataset.label_space is not None:
+        dataset = _without(dataset, config.data)
+    parts = [folder / part for part in ("best", "final") if (folder / part / CONFIG_FILE).is_file()]
+    return settle(parts or [folder], dataset, device=device, progress=progress)
+
+
+def _check_classes(model: Segmenter, dataset: Any) -> None:
+    space = dataset.label_space
+    if space is None:
+        raise ValueError(
+            f"{dataset.name} marks what is unknown, not classes: give labelled images of the model's classes"
+        )
+    if len(space) != model.num_classes:
+        raise ValueError(
+            f"{dataset.name} has {len(space)} classes, the model {model.num_classes}: give labelled images "
+            "of the classes it was trained for"
+        )
 
 
 def make_segmenter(config: Config, dataset: SegmentationData) -> Segmenter:
@@ -281,7 +307,7 @@ def open_model(source: str | Path) -> Segmenter:
     """A segmenter from a run folder (its best weights), a folder of weights, or a name on the hub."""
     folder = Path(source)
     for part in ("best", "final"):
-        if (folder / part / "config.json").is_file():
+        if (folder / part / CONFIG_FILE).is_file():
             return from_pretrained(folder / part)
     return from_pretrained(source)
 

@@ -39,6 +39,18 @@ def test_closed_set_equals_predicting_every_image_by_hand(predictor):
     assert entry["pixels"] == 4 * 32 * 48
 
 
+def test_a_temperature_changes_the_calibration_error_alone_and_the_old_one_is_reported(predictor):
+    plain = evaluate_closed_set(predictor, SCENES)["metrics"]
+    predictor.segmenter.temperature = 1.7
+    try:
+        tempered = evaluate_closed_set(predictor, SCENES)["metrics"]
+    finally:
+        predictor.segmenter.temperature = 1.0
+    assert tempered["ece_as_trained"] == pytest.approx(plain["ece"], abs=1e-6)
+    assert tempered["ece"] != pytest.approx(plain["ece"], abs=1e-3)
+    assert tempered["miou"] == plain["miou"]
+
+
 def test_anomaly_scores_are_those_of_the_prediction(predictor):
     entry = evaluate_anomaly(predictor, STRANGE, [NegativeLogLikelihood()], intervals=False)
     curve = AnomalyCurve()

@@ -7,7 +7,7 @@ from torch.nn import functional as F
 
 from gmmseg.evaluation import CalibrationError
 from gmmseg.inference import Predictor, choose
-from gmmseg.inference.choices import TemperatureFit
+from gmmseg.inference.choices import TemperatureFit, _evenly
 from gmmseg.labels import IGNORE
 
 
@@ -33,7 +33,7 @@ def test_overconfidence_by_a_known_factor_is_found(generator: torch.Generator, f
 
 
 def test_it_is_where_a_gradient_vanishes(generator: torch.Generator) -> None:
-    """An oracle: Newton's method on the same loss."""
+    """An oracle: a solver on the same loss."""
     logits = 2 * torch.randn(3000, 4, generator=generator)
     labels = torch.where(torch.rand(3000, generator=generator) < 0.7, logits.argmax(1), 0)
     fit = TemperatureFit()
@@ -102,6 +102,16 @@ def test_typical_evidence_is_the_mean_over_a_class_s_own_pixels(segmenter, gener
         evidence = segmenter.eval()(image.float()[None] / 255).evidence[0]
     expected = [evidence[c][labels == c].mean().item() for c in range(2)]
     assert typical == pytest.approx([*expected, sum(expected) / 2], rel=1e-5)
+
+
+@pytest.mark.parametrize("total", [1, 2, 1999, 2000, 2001, 16_777_220, 36_000_000])
+def test_pixels_are_spread_evenly_however_many_there_are(total: int) -> None:
+    index = _evenly(total, 2000)
+    assert len(index) == min(total, 2000)
+    assert index[0] == 0
+    assert index[-1] == total - 1
+    assert total == 1 or int(index.diff().min()) >= 1
+    assert total == 1 or int(index.diff().max() - index.diff().min()) <= 1
 
 
 def test_a_softmax_model_has_none(make_segmenter, generator) -> None:

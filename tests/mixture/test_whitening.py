@@ -157,7 +157,13 @@ def test_em_moves_the_whitening_and_gradients_do_not(generator: torch.Generator)
 
 def test_a_model_in_half_precision_has_points() -> None:
     mixture = ClassMixture(C, 2, D + 1, whitened=True).bfloat16()
-    assert mixture.points(torch.randn(4, D, dtype=torch.bfloat16)).shape == (4, D + 1)
+    projection = torch.nn.Linear(7, D, bias=False).bfloat16()
+    for points in (
+        mixture.points(torch.randn(4, D, dtype=torch.bfloat16)),
+        mixture.points(torch.randn(4, 7, dtype=torch.bfloat16), projection),
+    ):
+        assert points.shape == (4, D + 1)
+        assert points.dtype == torch.float32
 
 
 def test_refusals() -> None:

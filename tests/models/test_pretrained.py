@@ -50,6 +50,18 @@ def test_round_trip_across_processes(segmenter: Segmenter, folder: Path, tmp_pat
     assert torch.equal(elsewhere["evidence"], here.evidence)
 
 
+def test_what_was_found_after_training_is_kept_and_older_files_go_without(segmenter, folder) -> None:
+    segmenter.threshold, segmenter.temperature, segmenter.typical = -1.5, 1.25, (0.5, -2.0, 3.0)
+    segmenter.save_pretrained(folder)
+    again = gmmseg.from_pretrained(folder)
+    assert (again.threshold, again.temperature, again.typical) == (-1.5, 1.25, (0.5, -2.0, 3.0))
+    config = json.loads((folder / "config.json").read_text())
+    del config["temperature"], config["typical"]
+    (folder / "config.json").write_text(json.dumps(config))
+    older = gmmseg.from_pretrained(folder)
+    assert (older.threshold, older.temperature, older.typical) == (-1.5, 1.0, None)
+
+
 def test_two_files_and_no_training_state(segmenter: Segmenter, folder: Path) -> None:
     em = OnlineEM(segmenter.mixture, PRESETS["paper"])
     labels = torch.zeros(1, 32, 48, dtype=torch.int64)

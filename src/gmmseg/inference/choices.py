@@ -7,6 +7,7 @@ are as a rule. A network knows its training images too well to tell.
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -14,13 +15,22 @@ from torch.nn import functional as F
 
 from gmmseg.inference.images import load_image
 from gmmseg.inference.predictor import Predictor
-from gmmseg.inference.thresholds import LabelledImage, ScoreHistogram
+from gmmseg.inference.thresholds import ScoreHistogram
 from gmmseg.inference.windows import Reading, strangeness
 from gmmseg.labels import IGNORE
 from gmmseg.models import Segmenter, SegmenterOutput
 
 PIXELS_PER_IMAGE = 2000
 """Neighbouring pixels say much the same: this many, evenly spread, speak for the image."""
+
+
+class LabelledImage(Protocol):
+    """An image (3 h w) uint8 and its labels (h w), IGNORE where unlabelled."""
+
+    @property
+    def image(self) -> Tensor: ...
+    @property
+    def labels(self) -> Tensor: ...
 
 
 @dataclass(frozen=True)
@@ -88,7 +98,7 @@ class TypicalEvidence:
 def choose(predictor: Predictor, samples: Iterable[LabelledImage], share: float = 0.05) -> Choices:
     """The threshold that ``share`` of the labelled pixels of ``samples`` exceed, and the rest of `Choices`.
 
-    One pass over the images. Nothing chosen here changes a label.
+    One pass over the images, as the predictor sees them. Nothing chosen here changes a label.
     """
     segmenter = predictor.segmenter
     classes = range(0 if segmenter.mixture is None else segmenter.num_classes)
@@ -100,7 +110,7 @@ def choose(predictor: Predictor, samples: Iterable[LabelledImage], share: float 
         known = (sample.labels != IGNORE).flatten().nonzero().squeeze(1)
         histogram.update(maps.anomaly[0].cpu().flatten()[known])
         if len(known):
-            chosen = known[torch.linspace(0, len(known) - 1, min(PIXELS_PER_IMAGE, len(known))).long()]
+            chosen = known[_evenly(len(known), PIXELS_PER_IMAGE)]
             here = chosen.to(maps.logits.device)
             labels = sample.labels.flatten()[chosen].long()
             fit.update(maps.logits[0].flatten(1)[:, here].T.cpu(), labels)
@@ -108,6 +118,12 @@ def choose(predictor: Predictor, samples: Iterable[LabelledImage], share: float 
                 typical.update(maps.scores[0, 1:].flatten(1)[:, here].T.cpu(), labels)
     threshold = histogram.threshold(share)
     return Choices(threshold, segmenter.temperature * fit.best(), typical.means() if classes else None)
+
+
+def _evenly(total: int, most: int) -> Tensor:
+    """At most ``most`` of the indices 0 .. total - 1, first and last among them."""
+    count = min(most, total)
+    return torch.arange(count) * (total - 1) // max(count - 1, 1)
 
 
 def _evidence_of(index: int, output: SegmenterOutput) -> Tensor:

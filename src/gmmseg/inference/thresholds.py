@@ -1,7 +1,6 @@
 """Where known ends and unknown begins, chosen on known pixels alone."""
 
 import math
-from typing import Protocol
 
 import numpy as np
 from torch import Tensor
@@ -10,15 +9,6 @@ from gmmseg import float_order
 
 BITS = 22
 """Leading bits of a float32 that tell bins apart: sign, exponent and 13 of the mantissa, 1 part in 8192."""
-
-
-class LabelledImage(Protocol):
-    """An image (3 h w) uint8 and its labels (h w), IGNORE where unlabelled."""
-
-    @property
-    def image(self) -> Tensor: ...
-    @property
-    def labels(self) -> Tensor: ...
 
 
 class ScoreHistogram:

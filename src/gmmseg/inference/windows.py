@@ -33,7 +33,8 @@ def strangeness(output: SegmenterOutput) -> Tensor:
 
 @dataclass(frozen=True)
 class Maps:
-    """Full-resolution ``logits`` (b c h w) and ``scores`` (b s h w), one for each reading asked for."""
+    """Full-resolution ``logits`` (b c h w), at the segmenter's temperature, and ``scores`` (b s h w), one for
+    each reading asked for, of the output as it is."""
 
     logits: Tensor
     scores: Tensor

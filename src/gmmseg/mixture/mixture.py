@@ -67,9 +67,15 @@ class ClassMixture(nn.Module):
     def dim(self) -> int:
         return self.means.shape[2]
 
-    def points(self, features: Tensor) -> Tensor:
-        """Features (n d), or (n d-1) if whitened -> points (n d)."""
-        return features if self.whitening is None else self.whitening(features)
+    def points(self, features: Tensor, projection: nn.Module | None = None) -> Tensor:
+        """Features (n d), or (n d-1) if whitened -> points (n d).
+
+        ``projection`` makes such features of (n f) first; of a whitened mixture it is a linear layer without
+        bias and costs no product of its own.
+        """
+        if self.whitening is None:
+            return features if projection is None else projection(features)
+        return self.whitening(features, None if projection is None else projection.weight)
 
     def log_density(self, points: Tensor) -> Tensor:
         """log N(x; component) of points (n d) -> (n c k)."""

@@ -37,6 +37,7 @@ class Whitening(nn.Module):
 
         With ``projection`` (d-1 f) it takes what that linear map would make the features of, (n f). Both maps
         and the pole are then one product over the points, which runs at the precision of the caller's loop.
+        Points are float32.
         """
         with torch.autocast(features.device.type, enabled=False):
             # A copy, because EM may move the basis before the backward pass needs it.
@@ -46,7 +47,7 @@ class Whitening(nn.Module):
             matrix, bias = F.pad(matrix, (0, 0, 0, 1)), F.pad(shift, (0, 1), value=_pole(len(shift) + 1))
             if projection is None:
                 return F.normalize(F.linear(features.float(), matrix, bias), dim=-1)
-        return F.normalize(F.linear(features, matrix, bias).float(), dim=-1)
+        return F.normalize(F.linear(features.float(), matrix, bias).float(), dim=-1)
 
     def features(self, points: Tensor) -> Tensor:
         """The features (n d-1) that these coordinates have made these points (n d) of."""

@@ -126,10 +126,7 @@ class GMMHead(nn.Module):
 
     def classify(self, embeddings: Tensor) -> SegmenterOutput:
         """Embeddings (n f) -> logits (n c), points (n d), evidence (n c)."""
-        if self.mixture.whitening is None:
-            points = self.projection(embeddings).float()
-        else:
-            points = self.mixture.whitening(embeddings, self.projection.weight)
+        points = self.mixture.points(embeddings, self.projection).float()
         evidence = self.mixture(points)
         logits = self.link(evidence, self.mixture.log_prior)
         return SegmenterOutput(logits, points, evidence, self.mixture)
