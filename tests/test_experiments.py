@@ -17,7 +17,7 @@ def camvid(monkeypatch):
     return camvid
 
 
-@pytest.mark.parametrize("table", ["closed", "held_out", "ablations"])
+@pytest.mark.parametrize("table", ["closed", "held_out", "ablations", "demo"])
 def test_the_documented_tables_are_those_of_the_files(camvid, capsys, table):
     camvid.print_table(table)
     printed = capsys.readouterr().out.strip()
