@@ -33,7 +33,19 @@ def test_every_command_explains_itself():
 
     from gmmseg.cli import app
 
-    commands = ["train", "fit", "evaluate", "score", "compare", "predict", "demo", "report", "import", "zoo"]
+    commands = [
+        "train",
+        "fit",
+        "calibrate",
+        "evaluate",
+        "score",
+        "compare",
+        "predict",
+        "demo",
+        "report",
+        "import",
+        "zoo",
+    ]
     for words in (*([command] for command in commands), ["configs"], ["data", "check"], ["data", "list"]):
         result = CliRunner().invoke(app, [*words, "--help"])
         assert result.exit_code == 0

@@ -7,6 +7,7 @@ from pathlib import Path
 from gmmseg import run
 from gmmseg.config import load_config
 from gmmseg.data import open_dataset
+from gmmseg.data.kept import Kept
 from gmmseg.evaluation import write_results
 from gmmseg.report.tables import compare
 from gmmseg.run_report import write_picture, write_report
@@ -25,7 +26,7 @@ def run_demo(
 ) -> Path:
     """Train and judge both models on the built-in scenes under ``out``; returns the path of the report."""
     started = time.perf_counter()
-    test, anomalies = open_dataset("scenes", None, "test"), open_dataset("scenes_anomaly", None, "test")
+    test, anomalies = (Kept(open_dataset(name, None, "test")) for name in ("scenes", "scenes_anomaly"))
     results = []
     for name, head in MODELS.items():
         say(f"training {name} on the built-in street scenes")
