@@ -2,8 +2,8 @@
 
 `mixture_evidence` equals ``class_evidence(log_density(...), log_weights)``; `total_log_density` is the log of
 the sum over all classes and components. Without a gradient to come neither holds all n*c*k densities. With
-one, `mixture_evidence` keeps the share of each component in its class, k floats per class and point, which
-is quicker than to compute the densities again. (The logits at the labels' resolution take stride^2 floats
+one, `mixture_evidence` keeps what each component adds to its class, k floats per class and point, which is
+quicker than to compute the densities again. (The logits at the labels' resolution take stride^2 floats
 per class and point.)
 """
 
@@ -55,36 +55,36 @@ class _Evidence(torch.autograd.Function):
         k, c, _ = weight.shape
         flat_weight, flat_bias = weight.flatten(0, 1), bias.flatten()
         evidence = points.new_empty(len(points), c)
-        # Share of each component in the evidence of its class, for the backward pass if there will be one.
-        shares = points.new_empty(len(points), k, c) if ctx.needs_input_grad[0] else None
+        # What each component adds to its class, and the sum of it, for a backward pass if there will be one.
+        keep = ctx.needs_input_grad[0]
+        kept = points.new_empty(len(points), k, c) if keep else None
+        totals = points.new_empty(len(points), c) if keep else None
         for rows in _blocks(points, k * c):
             densities = torch.addmm(
                 flat_bias,
                 expand(points[rows]),
                 flat_weight.T,
-                out=None if shares is None else shares[rows].flatten(1),
+                out=None if kept is None else kept[rows].flatten(1),
             ).view(-1, k, c)
             best = torch.amax(densities, dim=1, out=evidence[rows])
-            if winner and shares is None:
+            if winner and kept is None:
                 continue
             # All of it for the best one, which those that tie divide between them; or a softmax.
             parts = densities.ge_(best[:, None]) if winner else densities.sub_(best[:, None]).exp_()
-            total = parts.sum(1)
+            total = torch.sum(parts, dim=1, out=None if totals is None else totals[rows])
             if not winner:
                 best += total.log()
-            if shares is not None:
-                parts /= total[:, None]
-        ctx.save_for_backward(points, flat_weight, shares)
+        ctx.save_for_backward(points, flat_weight, kept, totals)
         return evidence
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, None, None, None]:
-        points, flat_weight, shares = ctx.saved_tensors
+        points, flat_weight, kept, totals = ctx.saved_tensors
         result = torch.empty_like(points)
         with _full_precision(points):
             for rows in _blocks(points, len(flat_weight)):
-                of_densities = shares[rows] * gradient[rows, None]
+                of_densities = kept[rows] * (gradient[rows] / totals[rows])[:, None]
                 _gradient_of_points(of_densities.flatten(1), flat_weight, points[rows], result[rows])
         return result, None, None, None
 
