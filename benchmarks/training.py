@@ -24,6 +24,7 @@ RESULTS = Path(__file__).parent / "results" / "training.json"
 NETWORKS = {"segformer_mit_b0": (2, 256), "deeplabv3plus_resnet101": (2, 128)}
 CLASSES = (19, 150)
 SETTINGS = TrainSettings()
+LEAST_ROUNDS = 15
 
 
 class Step:
@@ -56,7 +57,7 @@ class Step:
         return time.perf_counter() - started
 
 
-def measure(network: str, num_classes: int, rounds: int) -> dict:
+def measure(network: str, num_classes: int, seconds: float) -> dict:
     """Median seconds of either step and share of EM; the ratio is the median of the rounds' ratios.
 
     Within a round the two steps follow each other, so that a machine that slows down slows both.
@@ -65,7 +66,8 @@ def measure(network: str, num_classes: int, rounds: int) -> dict:
     steps = {head: Step(network, num_classes, head, batch, side) for head in ("default", "softmax")}
     taken: dict[str, list[float]] = {head: [] for head in steps}
     em: list[float] = []
-    for _ in range(rounds + 1):
+    began = time.perf_counter()
+    while len(em) <= LEAST_ROUNDS or time.perf_counter() - began < seconds:
         for head, step in steps.items():
             started = time.perf_counter()
             em_seconds = step()
@@ -79,18 +81,21 @@ def measure(network: str, num_classes: int, rounds: int) -> dict:
         "gmm_seconds": gmm,
         "softmax_seconds": softmax,
         "ratio": statistics.median(a / b for a, b in zip(taken["default"][1:], taken["softmax"][1:])),
+        "rounds": len(em) - 1,
         "em_share": statistics.median(em[1:]) / gmm,
     }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=15)
-    rounds = parser.parse_args().rounds
+    parser.add_argument(
+        "--seconds", type=float, default=60, help="time for each network and number of classes"
+    )
+    seconds = parser.parse_args().seconds
     results = {}
     for network in NETWORKS:
         for num_classes in CLASSES:
-            found = results[f"{network}/{num_classes}"] = measure(network, num_classes, rounds)
+            found = results[f"{network}/{num_classes}"] = measure(network, num_classes, seconds)
             print(
                 f"{network:<26}{num_classes:>4} classes  {found['softmax_seconds']:.2f} s softmax  "
                 f"{found['gmm_seconds']:.2f} s gmm  ratio {found['ratio']:.3f}  "
