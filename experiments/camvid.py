@@ -19,7 +19,6 @@ import argparse
 import json
 import statistics
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -123,7 +122,7 @@ class Experiment:
         if variant == "post_hoc":
             model = cached.post_hoc(model, self._looks)
         if self.table != "ablations":
-            choices = choose(Predictor(model), _images(run.validation_data(config.data)))
+            choices = choose(Predictor(model), run.samples(run.validation_data(config.data)))
             choices.give_to(model)
         results = run.evaluate(
             model,
@@ -163,10 +162,6 @@ def split_by_drive(camvid: Path, folder: Path) -> Path:
             split = "val" if file.name.startswith(OTHER_DRIVE) else "train"
             (folder / kind / split / file.name).symlink_to(file.resolve())
     return folder
-
-
-def _images(dataset: Any) -> Iterator[Any]:
-    return (dataset[index] for index in range(len(dataset)))
 
 
 def _link_temperature(model: Segmenter) -> float | None:

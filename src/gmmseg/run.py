@@ -19,7 +19,13 @@ from gmmseg.data.loading import EpochLoader, ShuffledSampler
 from gmmseg.data.sampling import ClassBalancedSampler, class_counts
 from gmmseg.data.transforms import training_transform
 from gmmseg.evaluation import build_results, scores
-from gmmseg.evaluation.evaluator import evaluate_anomaly, evaluate_closed_set, fit_scores, resized
+from gmmseg.evaluation.evaluator import (
+    check_classes,
+    evaluate_anomaly,
+    evaluate_closed_set,
+    fit_scores,
+    resized,
+)
 from gmmseg.inference import Choices, Predictor, choose
 from gmmseg.inference.windows import forward
 from gmmseg.mixture import DiscriminativeMixture, OnlineEM
@@ -98,7 +104,7 @@ def settle(
     chosen: dict[Path, Choices] = {}
     for folder in (each for each in folders if each.is_dir()):
         model = from_pretrained(folder)
-        _check_classes(model, dataset)
+        check_classes(dataset, model.num_classes)
         model.temperature = 1.0
         same = [
             choices
@@ -106,7 +112,7 @@ def settle(
             if filecmp.cmp(known / WEIGHTS_FILE, folder / WEIGHTS_FILE, shallow=False)
         ]
         chosen[folder] = (
-            same[0] if same else choose(Predictor(model, device=device), _samples(dataset, progress))
+            same[0] if same else choose(Predictor(model, device=device), samples(dataset, progress))
         )
         chosen[folder].give_to(model)
         model.save_pretrained(folder)
@@ -120,21 +126,7 @@ def calibrate(
     config = run_config(folder)
     if config is not None and dataset.label_space is not None:
         dataset = _without(dataset, config.data)
-    parts = [folder / part for part in ("best", "final") if (folder / part / CONFIG_FILE).is_file()]
-    return settle(parts or [folder], dataset, device=device, progress=progress)
-
-
-def _check_classes(model: Segmenter, dataset: Any) -> None:
-    space = dataset.label_space
-    if space is None:
-        raise ValueError(
-            f"{dataset.name} marks what is unknown, not classes: give labelled images of the model's classes"
-        )
-    if len(space) != model.num_classes:
-        raise ValueError(
-            f"{dataset.name} has {len(space)} classes, the model {model.num_classes}: give labelled images "
-            "of the classes it was trained for"
-        )
+    return settle(_weights_of(folder) or [folder], dataset, device=device, progress=progress)
 
 
 def make_segmenter(config: Config, dataset: SegmentationData) -> Segmenter:
@@ -228,7 +220,7 @@ class _PointStream:
         self.segmenter, self.dataset, self.progress = segmenter, dataset, progress
 
     def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        for sample in _samples(self.dataset, self.progress):
+        for sample in samples(self.dataset, self.progress):
             output = forward(self.segmenter, resized(sample.image.float()[None] / 255, None))
             points, labels, _ = self.segmenter.em_points(output, sample.labels[None].long())
             yield points.clone(), labels
@@ -305,11 +297,13 @@ def _suitable_scores(model: Segmenter) -> tuple[str, ...]:
 
 def open_model(source: str | Path) -> Segmenter:
     """A segmenter from a run folder (its best weights), a folder of weights, or a name on the hub."""
-    folder = Path(source)
-    for part in ("best", "final"):
-        if (folder / part / CONFIG_FILE).is_file():
-            return from_pretrained(folder / part)
-    return from_pretrained(source)
+    return from_pretrained(next(iter(_weights_of(Path(source))), source))
+
+
+def _weights_of(run_folder: Path) -> list[Path]:
+    """The folders of weights a run has left, the best first."""
+    parts = (run_folder / part for part in ("best", "final"))
+    return [part for part in parts if (part / CONFIG_FILE).is_file()]
 
 
 def run_config(folder: Path) -> Config | None:
@@ -322,8 +316,10 @@ def _without(dataset: Any, settings: DataSettings) -> Any:
     return WithoutClasses(dataset, settings.held_out) if settings.held_out else dataset
 
 
-def _samples(dataset: Any, progress: Progress | None = None) -> Iterator[Any]:
+def samples(dataset: Any, progress: Progress | None = None) -> Iterator[Any]:
+    """The samples of a data set one after the other."""
     for index in range(len(dataset)):
-        yield dataset[index]
+        sample = dataset[index]
+        yield sample
         if progress:
-            progress(index + 1, len(dataset), "")
+            progress(index + 1, len(dataset), sample.name)

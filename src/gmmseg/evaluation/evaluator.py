@@ -58,6 +58,19 @@ def resized(images: Tensor, short_side: int | None) -> Tensor:
     return F.interpolate(images, size=(height, width), mode="bilinear", align_corners=False, antialias=True)
 
 
+def check_classes(dataset: Any, num_classes: int) -> None:
+    """Refuse a set that is not labelled with as many classes as the model has."""
+    if dataset.label_space is None:
+        raise EvaluationError(
+            f"{dataset.name} marks what is unknown, not classes: give labelled images of the model's classes"
+        )
+    if len(dataset.label_space) != num_classes:
+        raise EvaluationError(
+            f"{dataset.name} has {len(dataset.label_space)} classes, the model {num_classes}: "
+            "a model can only be judged on the classes it was trained for"
+        )
+
+
 @torch.no_grad()
 def evaluate_closed_set(
     predictor: Predictor,
@@ -72,11 +85,7 @@ def evaluate_closed_set(
     With a temperature chosen after training, the calibration error without it is reported too.
     """
     num_classes = predictor.segmenter.num_classes
-    if len(dataset.label_space) != num_classes:
-        raise EvaluationError(
-            f"{dataset.name} has {len(dataset.label_space)} classes, the model {num_classes}: "
-            "a model can only be judged on the classes it was trained for"
-        )
+    check_classes(dataset, num_classes)
     confusion = ConfusionMatrix(num_classes).to(predictor.device)
     calibration = CalibrationError(num_classes=num_classes if classwise else None).to(predictor.device)
     temperature = predictor.segmenter.temperature
