@@ -7,7 +7,7 @@ import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "gmmseg"
 # Rooms from the ground up; a room may import those below it, never one above or beside it.
-GROUND = {"labels", "atomic", "float_order"}  # single files that stand on nothing
+GROUND = {"labels", "atomic", "float_order", "distributed"}  # single files that stand on nothing
 BELOW = {
     **{file: set() for file in sorted(GROUND)},
     "mixture": GROUND,
@@ -73,6 +73,15 @@ def test_a_foreign_library_has_one_door(library):
         if any(name.split(".")[0] == library for name in imports(path))
     }
     assert users <= DOORS[library], f"{library} is imported by {sorted(users - DOORS[library])}"
+
+
+def test_processes_talk_through_one_module():
+    users = {
+        str(path.relative_to(SOURCE))
+        for path in FILES
+        if any(name.startswith("torch.distributed") for name in imports(path))
+    }
+    assert users == {"distributed.py"}
 
 
 def test_configuration_is_read_at_the_top_alone():

@@ -388,13 +388,11 @@ def main() -> None:
 
 
 def _leave_process_group() -> None:
-    """Part from the other processes in order: left to the interpreter's exit, their threads may abort it.
+    """Only after success. After an error the launcher ends the other processes, and waiting would hang."""
+    if "torch.distributed" in sys.modules:
+        from gmmseg import distributed
 
-    Only after success. After an error the launcher ends the other processes, and waiting for them would hang.
-    """
-    distributed = sys.modules.get("torch.distributed")
-    if distributed is not None and distributed.is_available() and distributed.is_initialized():
-        distributed.destroy_process_group()
+        distributed.leave()
 
 
 if __name__ == "__main__":

@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 from torch.nn import functional as F
 
+from gmmseg import distributed
 from gmmseg.evaluation.calibration import CalibrationError
 from gmmseg.evaluation.components import ComponentMetrics
 from gmmseg.evaluation.confusion import ConfusionMatrix
@@ -90,7 +90,7 @@ def evaluate_closed_set(
     calibration = CalibrationError(num_classes=num_classes if classwise else None).to(predictor.device)
     temperature = predictor.segmenter.temperature
     as_trained = CalibrationError().to(predictor.device) if temperature != 1 else None
-    for sample in _share(dataset, progress):
+    for sample in shard(dataset, progress):
         maps = image_maps(predictor, sample, short_side)
         labels = sample.labels[None].long().to(maps.logits.device)
         confusion.update(maps.logits.argmax(1), labels, source=sample.name)
@@ -121,7 +121,7 @@ def evaluate_anomaly(
     if steps:
         suffix = "+" + "+".join(type(step).__name__ for step in steps)
         found |= {score.name + suffix: AnomalyCurve(per_image=intervals) for score in scores}
-    for sample in _share(dataset, progress):
+    for sample in shard(dataset, progress):
         maps = image_maps(predictor, sample, short_side, scores)
         for score, raw in zip(scores, maps.scores[0]):
             found[score.name].update(raw.cpu(), sample.labels, source=sample.name)
@@ -157,20 +157,18 @@ def _components(
         score.name: ComponentMetrics(preset, threshold=found[score.name].threshold_at_best_f1())
         for score in scores
     }
-    for sample in _share(dataset, progress):
+    for sample in shard(dataset, progress):
         maps = image_maps(predictor, sample, short_side, scores)
         for score, raw in zip(scores, maps.scores[0]):
             parts[score.name].update(raw.cpu(), sample.labels, source=sample.name)
     return parts
 
 
-def _share(dataset: Any, progress: Progress | None) -> Iterator[Sample]:
+def shard(dataset: Any, progress: Progress | None) -> Iterator[Sample]:
     """This process's share of the samples; the metrics merge what the processes found."""
     if len(dataset) == 0:
         raise EvaluationError(f"{dataset.name}: there is nothing to evaluate on")
-    several = dist.is_available() and dist.is_initialized()
-    rank, world = (dist.get_rank(), dist.get_world_size()) if several else (0, 1)
-    for index in range(rank, len(dataset), world):
+    for index in distributed.shard(len(dataset)):
         sample = dataset[index]
         yield sample
         if progress:
@@ -194,6 +192,6 @@ def fit_scores(
 def _outputs(
     predictor: Predictor, dataset: Any, short_side: int | None, progress: Progress | None
 ) -> Iterator[tuple[Any, Tensor]]:
-    for sample in _share(dataset, progress):
+    for sample in shard(dataset, progress):
         images = resized(sample.image.float()[None] / 255, short_side).to(predictor.device)
         yield forward(predictor.segmenter, images), sample.labels[None].long()

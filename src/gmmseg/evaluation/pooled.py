@@ -8,6 +8,7 @@ from torch import Tensor
 from torchmetrics import Metric
 from torchmetrics.utilities.distributed import gather_all_tensors
 
+from gmmseg.distributed import collective_device
 from gmmseg.labels import IGNORE
 
 
@@ -33,8 +34,7 @@ class PooledMetric(Metric):
 
 def _gather(state: Tensor, group: Any = None) -> list[Tensor]:
     """``state`` of every rank, on the state's own device, whatever device the process group talks on."""
-    on_gpu = torch.distributed.get_backend(group) == "nccl"
-    gathered = gather_all_tensors(state.cuda() if on_gpu else state, group)
+    gathered = gather_all_tensors(state.to(collective_device()), group)
     return [part.to(state.device) for part in gathered]
 
 

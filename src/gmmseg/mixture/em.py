@@ -5,12 +5,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gmmseg.distributed import sum_over_processes
 from gmmseg.labels import IGNORE
 from gmmseg.mixture.class_batch import ClassBatch
 from gmmseg.mixture.gaussian import class_evidence
 from gmmseg.mixture.memory import DecayedStatistics, FeatureQueue, Memory, Moments
 from gmmseg.mixture.mixture import ClassMixture
-from gmmseg.mixture.sampling import sample_points, sum_over_processes
+from gmmseg.mixture.sampling import sample_points
 from gmmseg.mixture.settings import DEFAULT, EMSettings
 from gmmseg.mixture.sinkhorn import balanced_assignment, plain_assignment
 from gmmseg.mixture.whitening import Spread

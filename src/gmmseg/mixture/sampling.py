@@ -5,8 +5,9 @@ position, so that one process with eight images and two processes with four choo
 """
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
+
+from gmmseg import distributed
 
 _HASH_BITS = 31
 _HASH_MASK = (1 << _HASH_BITS) - 1
@@ -27,8 +28,7 @@ def sample_points(
     labels = labels[index]
     chosen = draw(labels * num_groups + groups[index] + first_group, tickets, per_group)
     labels, tickets, sampled = labels[chosen], tickets[chosen], points[index[chosen]]
-    if _is_distributed():
-        labels, tickets, sampled = _gather(labels), _gather(tickets), _gather(sampled)
+    labels, tickets, sampled = (distributed.gather_rows(each) for each in (labels, tickets, sampled))
     # Within a class the images are shuffled together, so that any first few points are a fair sample.
     order = ((labels << _HASH_BITS) | tickets).argsort(stable=True)
     return sampled[order], labels[order]
@@ -55,36 +55,6 @@ def _hash(index: Tensor, seed: int) -> Tensor:
 def _place_in_global_batch(num_points: int, groups: Tensor) -> tuple[int, int, int]:
     """(points before this process's, groups before this process's, groups in all)."""
     num_groups = int(groups.max()) + 1 if len(groups) else 0
-    if not _is_distributed():
-        return 0, 0, max(num_groups, 1)
-    here = torch.tensor([num_points, num_groups], device=groups.device)
-    everywhere = [torch.empty_like(here) for _ in range(dist.get_world_size())]
-    dist.all_gather(everywhere, here)
-    sizes = torch.stack(everywhere)
-    before = sizes[: dist.get_rank()].sum(0)
+    sizes = distributed.gather_rows(torch.tensor([[num_points, num_groups]], device=groups.device))
+    before = sizes[: distributed.rank()].sum(0)
     return int(before[0]), int(before[1]), max(int(sizes[:, 1].sum()), 1)
-
-
-def _is_distributed() -> bool:
-    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
-
-
-def sum_over_processes(values: Tensor) -> Tensor:
-    """The element-wise sum of ``values`` over all processes."""
-    if _is_distributed():
-        values = values.clone()
-        dist.all_reduce(values)
-    return values
-
-
-def _gather(rows: Tensor) -> Tensor:
-    """Rows (n ...) of all processes, one after the other; processes may hold different numbers of rows."""
-    count = torch.tensor(len(rows), device=rows.device)
-    counts = [torch.empty_like(count) for _ in range(dist.get_world_size())]
-    dist.all_gather(counts, count)
-    longest = int(torch.stack(counts).max())
-    padded = rows.new_zeros(longest, *rows.shape[1:])
-    padded[: len(rows)] = rows
-    everywhere = [torch.empty_like(padded) for _ in counts]
-    dist.all_gather(everywhere, padded)
-    return torch.cat([block[: int(n)] for block, n in zip(everywhere, counts)])

@@ -1,0 +1,81 @@
+"""Several processes as one: who this process is, which part of the work is its own, what all agree on.
+
+The only module that talks to torch.distributed. With a single process everything here is the identity, so
+callers need not ask.
+"""
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+
+def several() -> bool:
+    """Whether this process is one of several that work together."""
+    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+
+
+def rank() -> int:
+    """The number of this process, from 0; process 0 is the one that writes files."""
+    return dist.get_rank() if several() else 0
+
+
+def world_size() -> int:
+    """How many processes work together."""
+    return dist.get_world_size() if several() else 1
+
+
+def shard(length: int) -> range:
+    """The indices of 0 .. length - 1 that this process goes through; every index belongs to one process."""
+    return range(rank(), length, world_size())
+
+
+def sum_over_processes(values: Tensor) -> Tensor:
+    """The element-wise sum of ``values`` over all processes, on every one of them."""
+    if not several():
+        return values
+    total = _movable(values).clone()
+    dist.all_reduce(total)
+    return total.to(values.device)
+
+
+def gather_rows(rows: Tensor) -> Tensor:
+    """Rows (n ...) of all processes, in the order of the processes, which may hold different numbers."""
+    if not several():
+        return rows
+    sent = _movable(rows)
+    count = torch.tensor(len(sent), device=sent.device)
+    counts = [torch.empty_like(count) for _ in range(world_size())]
+    dist.all_gather(counts, count)
+    padded = sent.new_zeros(int(torch.stack(counts).max()), *sent.shape[1:])
+    padded[: len(sent)] = sent
+    everywhere = [torch.empty_like(padded) for _ in counts]
+    dist.all_gather(everywhere, padded)
+    return torch.cat([block[: int(n)] for block, n in zip(everywhere, counts)]).to(rows.device)
+
+
+def any_process(flag: bool) -> bool:
+    """Whether ``flag`` is true on any process: the same answer everywhere, so that all act alike."""
+    return bool(sum_over_processes(torch.tensor(int(flag))))
+
+
+def wait_for_all() -> None:
+    """Return when every process has come this far."""
+    if several():
+        dist.barrier()
+
+
+def leave() -> None:
+    """Part from the other processes in order: left to the interpreter's exit, their threads may abort it."""
+    if dist.is_available() and dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def collective_device() -> torch.device:
+    """Where tensors must be for the processes to exchange them."""
+    on_gpu = several() and dist.get_backend() == "nccl"
+    return torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
+
+
+def _movable(values: Tensor) -> Tensor:
+    """``values`` where the process group can take them: NCCL speaks only to GPUs, gloo to either."""
+    return values.to(collective_device()) if dist.get_backend() == "nccl" else values
