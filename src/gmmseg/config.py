@@ -19,6 +19,10 @@ from gmmseg.training.settings import TrainSettings
 SHIPPED = files("gmmseg") / "configs"
 
 
+OBSOLETE_EM = ("unit_norm_means",)
+"""Keys of ``em`` that configurations written by earlier versions may hold: the head's projection says it."""
+
+
 class ConfigError(ValueError):
     """A configuration that cannot be understood; the message names the file and the key."""
 
@@ -90,6 +94,7 @@ def parse_config(tree: dict[str, Any], source: str = "configuration") -> Config:
     """A Config from nested dictionaries; presets named in ``em`` and ``model.head`` are filled in."""
     tree = {key: value for key, value in tree.items() if key != "include"}
     em, model = _section(tree, "em", source), _section(tree, "model", source)
+    em = {key: value for key, value in em.items() if key not in OBSOLETE_EM}
     tree["em"] = _with_preset(em, {name: asdict(each) for name, each in PRESETS.items()}, "em", source)
     if "head" in model:
         head = {"preset": model["head"]} if isinstance(model["head"], str) else dict(model["head"])

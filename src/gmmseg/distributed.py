@@ -53,6 +53,11 @@ def gather_rows(rows: Tensor) -> Tensor:
     return torch.cat([block[: int(n)] for block, n in zip(everywhere, counts)]).to(rows.device)
 
 
+def rows_before(count: int) -> int:
+    """How many rows the processes before this one hold, if this one holds ``count``; for `gather_rows`."""
+    return int(gather_rows(torch.tensor([count]))[: rank()].sum())
+
+
 def any_process(flag: bool) -> bool:
     """Whether ``flag`` is true on any process: the same answer everywhere, so that all act alike."""
     return bool(sum_over_processes(torch.tensor(int(flag))))

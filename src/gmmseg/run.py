@@ -222,7 +222,7 @@ class _PointStream:
     def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         for sample in samples(self.dataset, self.progress):
             output = forward(self.segmenter, resized(sample.image.float()[None] / 255, None))
-            points, labels, _ = self.segmenter.em_points(output, sample.labels[None].long())
+            points, labels, *_ = self.segmenter.em_points(output, sample.labels[None].long())
             yield points.clone(), labels
 
 

@@ -1,20 +1,33 @@
 import itertools
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
+from sklearn.mixture import GaussianMixture
 
 from gmmseg.labels import IGNORE
 from gmmseg.mixture import PRESETS, ClassMixture, EMSettings, OnlineEM
 
 EVERYTHING = 100_000  # more samples per class than any batch here holds
-PURE = EMSettings(samples_per_class=EVERYTHING, mean_momentum=0.0, variance_momentum=0.0, variance_floor=1e-6)
+PURE = EMSettings(
+    samples_per_class=EVERYTHING,
+    mean_momentum=0.0,
+    variance_momentum=0.0,
+    warm_momentum=False,
+    variance_floor=1e-6,
+)
 
 
-def clusters(generator, n=400, c=3, k=2, d=4):
+def clusters(generator, n=400, c=3, k=2, d=4, shares=None):
+    """Points and labels; ``shares`` (k) of the clusters in each class, drawn at random unless given."""
     centres = 5 * torch.randn(c, k, d, generator=torch.Generator().manual_seed(7))
     labels = torch.randint(c, (n,), generator=generator)
     which = torch.randint(k, (n,), generator=generator)
+    if shares is not None:
+        labels = torch.arange(n) % c
+        edges = torch.tensor(shares).cumsum(0)
+        which = torch.searchsorted(edges, (torch.arange(n) // c + 0.5) / (n // c)).clamp_max(k - 1)
     return centres[labels, which] + torch.randn(n, d, generator=generator), labels
 
 
@@ -74,7 +87,7 @@ def test_balanced_em_finds_the_clusters(generator):
     mixture = ClassMixture(3, 2, 4)
     em = OnlineEM(mixture, replace(PURE, scale_cost=True, memory="statistics", decay=0.9))
     for _ in range(60):
-        em.step(*clusters(generator))
+        em.step(*clusters(generator, n=402, shares=[0.5, 0.5]))
     centres = 5 * torch.randn(3, 2, 4, generator=torch.Generator().manual_seed(7))
     assert torch.cdist(centres, mixture.means).amin(-1).max() < 0.4
     report = em.diagnostics()
@@ -83,15 +96,26 @@ def test_balanced_em_finds_the_clusters(generator):
     assert report["separation"] > 1
 
 
-def test_loops_equal_repeated_steps_on_the_same_points(generator):
+@pytest.mark.parametrize("momentum", [0.0, 0.75])
+@pytest.mark.parametrize("warm", [True, False])
+def test_loops_equal_repeated_steps_on_the_same_points(generator, momentum, warm):
+    """Each loop is an EM step with the momentum of one."""
     points, labels = clusters(generator)
-    settings = replace(PURE, balanced=False, memory_size=0)
+    settings = replace(
+        PURE,
+        balanced=False,
+        memory_size=0,
+        mean_momentum=momentum,
+        variance_momentum=momentum,
+        warm_momentum=warm,
+    )
     looped, repeated = ClassMixture(3, 2, 4), ClassMixture(3, 2, 4)
     OnlineEM(looped, replace(settings, loops=5)).step(points, labels)
     em = OnlineEM(repeated, settings)
     for _ in range(5):
         em.step(points, labels)
-    torch.testing.assert_close(looped.means, repeated.means, atol=1e-4, rtol=1e-4)
+    for name in ("means", "variances", "log_weights"):
+        torch.testing.assert_close(getattr(looped, name), getattr(repeated, name), atol=1e-4, rtol=1e-4)
 
 
 def test_momentum_is_the_share_kept_of_the_old(generator):
@@ -153,19 +177,77 @@ def test_state_resumes_exactly(generator, name):
     assert torch.equal(original.variances, resumed.variances)
 
 
-def test_reference_preset_updates_every_fifth_step_with_unit_means(generator):
+def test_component_weights_are_estimated_by_plain_em_and_even_where_balanced(generator):
+    """Oracle: scikit-learn's weights on the same points from the same start."""
+    points, labels = clusters(generator, n=900, shares=[0.8, 0.2])
+    plain, balanced = ClassMixture(3, 2, 4), ClassMixture(3, 2, 4)
+    start = 5 * torch.randn(3, 2, 4, generator=torch.Generator().manual_seed(7))
+    em = OnlineEM(plain, replace(PURE, balanced=False, memory_size=0))
+    plain.means.copy_(start)
+    OnlineEM(balanced, PURE).step(points, labels)
+    for _ in range(6):
+        em.step(points, labels)
+    for c in range(3):
+        oracle = GaussianMixture(
+            2, covariance_type="diag", max_iter=6, reg_covar=0.0, tol=0.0, weights_init=[0.5, 0.5],
+            means_init=start[c].numpy(), precisions_init=np.ones((2, 4)),
+        )  # fmt: skip
+        with pytest.warns(UserWarning, match="converge"):
+            oracle.fit(points[labels == c].numpy())
+        np.testing.assert_allclose(plain.log_weights[c].exp(), oracle.weights_, atol=1e-4)
+        np.testing.assert_allclose(plain.means[c], oracle.means_, rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(balanced.log_weights.exp(), torch.full((3, 2), 0.5))
+
+
+@pytest.mark.parametrize("memory", ["queue", "statistics"])
+def test_occupancy_tells_an_unused_component_also_when_the_queues_are_full(generator, memory):
+    settings = replace(PURE, balanced=False, memory=memory, memory_size=20, decay=0.9)
     mixture = ClassMixture(3, 2, 4)
+    mixture.means.copy_(5 * torch.randn(3, 2, 4, generator=torch.Generator().manual_seed(7)))
+    em = OnlineEM(mixture, settings)
+    for _ in range(30):
+        em.step(*clusters(generator, n=300, shares=[0.9, 0.1]))
+    assert em.diagnostics()["occupancy"] == pytest.approx(0.2, abs=0.03)
+    torch.testing.assert_close(mixture.log_weights.exp(), torch.tensor([[0.9, 0.1]] * 3), atol=0.02, rtol=0.1)
+
+
+def test_on_points_of_any_length_the_means_are_those_of_the_points(generator):
+    """The defaults keep means at unit length only where the mixture's points are."""
+    points = torch.randn(600, 4, generator=generator)
+    labels = torch.arange(600) % 3
+    points += 6 * torch.nn.functional.one_hot(labels, 4)
+    free, unit = ClassMixture(3, 1, 4), ClassMixture(3, 1, 4, unit_means=True)
+    for mixture, given in ((free, points), (unit, torch.nn.functional.normalize(points, dim=-1))):
+        em = OnlineEM(mixture)
+        for _ in range(20):
+            em.step(given, labels)
+    expected = torch.stack([points[labels == c].mean(0) for c in range(3)])
+    torch.testing.assert_close(free.means[:, 0], expected, atol=0.2, rtol=0.1)
+    torch.testing.assert_close(unit.means.norm(dim=-1), torch.ones(3, 1))
+
+
+def test_whether_a_mixture_was_ever_fitted(generator):
+    points, labels = clusters(generator)
+    for settings in PRESETS.values():
+        mixture = ClassMixture(3, 2, 4)
+        assert not mixture.fitted.any()
+        em = OnlineEM(mixture, replace(settings, correct_only=False))
+        em.step(points, torch.where(labels == 1, IGNORE, labels))
+        assert mixture.fitted.tolist() == [True, False, True]
+
+
+def test_the_first_step_updates_and_then_every_fifth(generator):
+    mixture = ClassMixture(3, 2, 4, unit_means=True)
     em = OnlineEM(mixture, replace(PRESETS["reference"], correct_only=False))
-    before = mixture.means.clone()
-    for _ in range(4):
+    moved = []
+    for _ in range(11):
+        before = mixture.means.clone()
         em.step(*clusters(generator))
-    assert torch.equal(mixture.means, before)
-    em.step(*clusters(generator))
-    assert not torch.equal(mixture.means, before)
+        moved.append(not torch.equal(mixture.means, before))
+    assert [step for step, each in enumerate(moved) if each] == [0, 5, 10]
     torch.testing.assert_close(mixture.means.norm(dim=-1), torch.ones(3, 2))
     assert mixture.variances.min() >= 0.01
-    # 20 points per component and step at the most
-    assert em.memory.weight().max() == 100
+    assert em.memory.weight().max() <= 11 * 20, "20 points per component and step at the most"
 
 
 def test_only_correctly_classified_points_are_used():

@@ -1,7 +1,8 @@
+import pytest
 import torch
 
 from gmmseg.labels import IGNORE
-from gmmseg.mixture.sampling import draw, sample_points
+from gmmseg.mixture.sampling import draw, evenly_spaced, sample_points
 
 
 def draw_from(labels, groups, per_group, seed=0):
@@ -51,3 +52,15 @@ def test_within_a_class_the_images_are_shuffled_together():
 def test_draw_takes_the_lowest_tickets_of_each_cell():
     cells, tickets = torch.tensor([1, 0, 1, 1, 0]), torch.tensor([5, 9, 2, 7, 1])
     assert draw(cells, tickets, 2).tolist() == [4, 1, 2, 0]
+
+
+@pytest.mark.parametrize("most", [1, 3, 20])
+def test_evenly_spaced_equals_a_loop(generator, most):
+    cells = torch.randint(6, (97,), generator=generator)
+    expected = torch.zeros(97, dtype=torch.bool)
+    for cell in range(6):
+        places = (cells == cell).nonzero().squeeze(1)
+        n = len(places)
+        chosen = range(n) if n <= most else [i * n // most for i in range(most)]
+        expected[places[list(chosen)]] = True
+    assert torch.equal(evenly_spaced(cells, most), expected)

@@ -97,7 +97,7 @@ def test_matching_gives_every_class_one_query(segmenter: MaskSegmenter, images: 
     labels = torch.zeros(2, 64, 64, dtype=torch.int64)
     labels[0, :, 32:], labels[1] = 2, IGNORE
     output = segmenter(images)
-    points, classes, groups = segmenter.em_points(output, labels)
+    points, classes, groups, _ = segmenter.em_points(output, labels)
     first, second = classes[groups == 0].tolist(), classes[groups == 1].tolist()
     assert sorted(set(first)) == [0, 2, CLASSES]
     assert first.count(0) == first.count(2) == 1

@@ -125,7 +125,7 @@ def test_auxiliary_loss_is_the_mean_of_its_heads(segmenter: Segmenter, batch: tu
 def test_em_points_are_pixels_with_their_labels(segmenter: Segmenter, batch: tuple) -> None:
     images, labels = batch
     output = segmenter(images)
-    points, small, groups = segmenter.em_points(output, labels)
+    points, small, groups, _ = segmenter.em_points(output, labels)
     assert not points.requires_grad
     n = 0
     for b in range(2):

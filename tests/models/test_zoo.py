@@ -87,7 +87,7 @@ class TestEveryArchitecture:
         assert not without
 
         before = segmenter.mixture.means.clone()
-        points, classes, groups = segmenter.em_points(output, labels)
+        points, classes, groups, _ = segmenter.em_points(output, labels)
         assert points.shape == (len(classes), SMALL.dim)
         assert groups.unique().tolist() == [0, 1]
         OnlineEM(segmenter.mixture, PRESETS["default"]).step(points, classes, groups)

@@ -7,6 +7,29 @@ from gmmseg.mixture.gaussian import coefficients, expand
 from gmmseg.mixture.memory import Moments, accumulator_dtype
 
 
+class ClassLayout:
+    """Where rows sorted by class go when classes are padded to the largest.
+
+    ``classes`` (p) present, ``counts`` (p) their rows, ``valid`` (p m) which places hold a row.
+    """
+
+    def __init__(self, labels: Tensor) -> None:
+        """From labels (n) in ascending order; at least one."""
+        self.classes, self.counts = labels.unique_consecutive(return_counts=True)
+        place = torch.arange(int(self.counts.max()), device=labels.device)
+        self.valid = place < self.counts[:, None]
+        first = self.counts.cumsum(0) - self.counts
+        self._source = torch.where(self.valid, first[:, None] + place, 0)
+
+    def pad(self, rows: Tensor) -> Tensor:
+        """Rows (n ...) -> (p m ...). Absent places repeat the first row, so that they are finite."""
+        return rows[self._source]
+
+    def unpad(self, padded: Tensor) -> Tensor:
+        """The rows (n ...) that `pad` has made (p m ...) of."""
+        return padded[self.valid]
+
+
 class ClassBatch:
     """``classes`` (p) present, their ``points`` (p m d) padded to the largest, and ``valid`` (p m).
 
@@ -15,13 +38,11 @@ class ClassBatch:
 
     def __init__(self, points: Tensor, labels: Tensor) -> None:
         """From points (n d) and labels (n) sorted by label; at least one."""
-        self.classes, counts = labels.unique_consecutive(return_counts=True)
-        place = torch.arange(int(counts.max()), device=labels.device)
-        self.valid = place < counts[:, None]
-        first = counts.cumsum(0) - counts
-        self.points = points[torch.where(self.valid, first[:, None] + place, 0)]
+        self.layout = ClassLayout(labels)
+        self.classes, self.valid = self.layout.classes, self.layout.valid
+        self.points = self.layout.pad(points)
         # Sums and densities are taken of offsets from the class's centre, which lose no digits.
-        shares = self.valid[:, None].float() / counts[:, None, None]
+        shares = self.valid[:, None].float() / self.layout.counts[:, None, None]
         self.centre = torch.bmm(shares, self.points)
         self._expanded = expand(self.points - self.centre)
 

@@ -1,17 +1,19 @@
 """EM as an optimizer: stepped beside AdamW, it moves the mixtures, and nothing else does."""
 
-from typing import Any
+import math
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from gmmseg.distributed import sum_over_processes
+from gmmseg.distributed import gather_rows, rows_before, sum_over_processes
 from gmmseg.labels import IGNORE
-from gmmseg.mixture.class_batch import ClassBatch
-from gmmseg.mixture.gaussian import class_evidence
+from gmmseg.mixture.class_batch import ClassBatch, ClassLayout
+from gmmseg.mixture.fit import estimated_log_weights
+from gmmseg.mixture.gaussian import class_evidence, own_log_density
 from gmmseg.mixture.memory import DecayedStatistics, FeatureQueue, Memory, Moments
 from gmmseg.mixture.mixture import ClassMixture
-from gmmseg.mixture.sampling import sample_points
+from gmmseg.mixture.sampling import evenly_spaced, sample_points
 from gmmseg.mixture.settings import DEFAULT, EMSettings
 from gmmseg.mixture.sinkhorn import balanced_assignment, plain_assignment
 from gmmseg.mixture.whitening import Spread
@@ -20,6 +22,14 @@ COLLAPSED = 0.1
 """Two components of a class closer than this many standard deviations are one component twice."""
 STARVED = 0.1
 """A component with less than this share of an even split is out of use."""
+
+
+class _Chosen(NamedTuple):
+    """Points (s d) and labels (s) that a step uses, sorted by label; shares (s k) if assigned already."""
+
+    points: Tensor
+    labels: Tensor
+    shares: Tensor | None = None
 
 
 class OnlineEM:
@@ -47,103 +57,197 @@ class OnlineEM:
 
     @torch.no_grad()
     def step(
-        self, points: Tensor, labels: Tensor, groups: Tensor | None = None, *, pace: float = 1.0
+        self,
+        points: Tensor,
+        labels: Tensor,
+        groups: Tensor | None = None,
+        correct: Tensor | None = None,
+        *,
+        pace: float = 1.0,
     ) -> None:
         """One EM iteration on points (n d), labels (n; IGNORE is passed over) from images ``groups`` (n).
 
-        The points of a whitened mixture must be fresh, made by `ClassMixture.points` since the last step.
-        ``pace``: how fast the network still moves, as a share of its fastest. With `EMSettings.anneal` what
-        is known is forgotten at that share of the usual rate.
+        ``correct`` (n) bool: which points the head classifies correctly, for `EMSettings.correct_only`; None
+        asks the mixtures. The points of a whitened mixture must be fresh, made by `ClassMixture.points` since
+        the last step. ``pace``: how fast the network still moves, as a share of its fastest. With
+        `EMSettings.anneal` what is known is forgotten at that share of the usual rate.
         """
         self._check(points, labels, pace)
         pace = pace if self.settings.anneal else 1.0
         self.steps += 1
         counts = self._count_labels(labels)
+        points = points.float()
+        if self.settings.correct_only and correct is None:
+            correct = self._is_correct(points, labels)
+        if self.settings.samples_per_component is None:
+            chosen = self._sample(points, labels, groups, correct)
+        else:
+            chosen = self._spaced(points, labels, correct)
+        if len(chosen.labels) == 0:
+            return
+        if not bool(torch.stack(chosen.points.aminmax()).isfinite().all()):
+            raise FloatingPointError(
+                "points are not finite: the network has diverged; the mixture is unchanged"
+            )
+        batch = ClassBatch(self._follow_(chosen, counts, pace), chosen.labels)
+        given = None
+        if chosen.shares is not None:
+            given = batch.layout.pad(chosen.shares) * batch.valid[..., None]
+            self._observed_densities(batch)
+        self.memory.fade_(batch.classes, pace)
+        if self.settings.batch_in_update:
+            self._step_with_batch(batch, given)
+        else:
+            self._step_from_memory(batch, given)
+        if self.settings.reseed:
+            self._reseed_(batch)
+
+    # Which points --------------------------------------------------------------------------------------
+
+    def _sample(
+        self, points: Tensor, labels: Tensor, groups: Tensor | None, correct: Tensor | None
+    ) -> "_Chosen":
+        """At most ``samples_per_class`` of each class from each image, of all processes."""
+        if self.settings.correct_only and correct is not None:
+            labels = torch.where(correct, labels, IGNORE)
         sampled, sampled_labels = sample_points(
-            points.float(),
+            points,
             labels,
             torch.zeros_like(labels) if groups is None else groups,
             num_classes=self.mixture.num_classes,
             per_group=self.settings.samples_per_class,
             seed=self.seed * 1_000_003 + self.steps,
         )
-        if len(sampled) == 0:
-            return
-        if not bool(torch.stack(sampled.aminmax()).isfinite().all()):
-            raise FloatingPointError(
-                "points are not finite: the network has diverged; the mixture is unchanged"
-            )
-        if self.mixture.whitening is not None and self.spread is not None:
-            features = self.mixture.whitening.features(sampled)
-            # Classes weigh by the root of their count, between one vote per class and one per pixel.
-            self.spread.update(features, sampled_labels, counts.sqrt(), pace)
-            self.mixture.whitening.follow_(self.spread, self.settings.spread_shrinkage)
-            # Coordinates first: components that start where all points lie together stay alike. The mixtures
-            # are then fitted to the points as the next pass will see them.
-            sampled = self.mixture.whitening(features)
-        batch = ClassBatch(sampled, sampled_labels)
-        self.memory.fade_(batch.classes, pace)
-        if self.settings.batch_in_update:
-            self._step_with_batch(batch)
-        else:
-            self._step_from_memory(batch)
-        if self.settings.reseed:
-            self._reseed_(batch)
+        return _Chosen(sampled, sampled_labels)
 
-    def _step_with_batch(self, batch: ClassBatch) -> None:
-        """The paper's schedule: E and M over memory and batch, ``loops`` times, then remember the batch."""
-        classes = batch.classes
-        remembered = self.memory.recall(classes)
-        means, variances = self.mixture.means[classes], self.mixture.variances[classes]
-        for loop in range(self.settings.loops):
-            responsibilities = self._expect(batch, means, variances, observe=loop == 0)
-            gained = batch.moments(responsibilities)
-            known = remembered + gained
-            means, variances = self._maximise(known, means, variances)
-        self.memory.write(classes, batch.points, responsibilities, gained)
-        if self.steps % self.settings.update_every == 0:
-            self._move_(classes, means, variances, known.weight > 0)
+    def _spaced(self, points: Tensor, labels: Tensor, correct: Tensor | None) -> "_Chosen":
+        """At most ``samples_per_component`` of each component, of all processes, with their shares."""
+        assert self.settings.samples_per_component is not None
+        shares = self.responsibilities(points, labels)
+        usable = shares.sum(-1) > 0
+        if self.settings.correct_only and correct is not None:
+            usable = usable & correct
+        index = usable.nonzero().squeeze(1)
+        cells = labels[index] * self.mixture.num_components + shares[index].argmax(-1)
+        kept = evenly_spaced(gather_rows(cells), self.settings.samples_per_component)
+        first = rows_before(len(index))
+        index = index[kept[first : first + len(index)]]
+        points, labels, shares = (gather_rows(each[index]) for each in (points, labels, shares))
+        order = labels.argsort(stable=True)
+        return _Chosen(points[order], labels[order], shares[order])
 
-    def _step_from_memory(self, batch: ClassBatch) -> None:
-        """The reference's schedule: assign and remember the batch; every so often update from memory."""
-        means, variances = self.mixture.means[batch.classes], self.mixture.variances[batch.classes]
-        responsibilities = self._expect(batch, means, variances, observe=True)
-        self.memory.write(batch.classes, batch.points, responsibilities, batch.moments(responsibilities))
-        if self.steps % self.settings.update_every == 0:
-            classes = (self.memory.weight().sum(1) > 0).nonzero().squeeze(1)
-            known = self.memory.recall(classes)
-            means, variances = self._maximise(
-                known, self.mixture.means[classes], self.mixture.variances[classes]
-            )
-            self._move_(classes, means, variances, known.weight > 0)
+    def _is_correct(self, points: Tensor, labels: Tensor) -> Tensor:
+        """Which points (n) the mixtures give to their own class."""
+        return (self.mixture(points) + self.mixture.log_prior).argmax(-1) == labels
 
-    def _expect(self, batch: ClassBatch, means: Tensor, variances: Tensor, *, observe: bool) -> Tensor:
-        """Responsibilities (p m k) of the points to be used; zero for all others."""
+    def _follow_(self, chosen: "_Chosen", counts: Tensor, pace: float) -> Tensor:
+        """Let a whitened mixture's coordinates follow the features; the points (s d) in the new ones."""
+        if self.mixture.whitening is None or self.spread is None:
+            return chosen.points
+        features = self.mixture.whitening.features(chosen.points)
+        # Classes weigh by the root of their count, between one vote per class and one per pixel.
+        self.spread.update(features, chosen.labels, counts.sqrt(), pace)
+        self.mixture.whitening.follow_(self.spread, self.settings.spread_shrinkage)
+        # Coordinates first: components that start where all points lie together stay alike. The mixtures
+        # are then fitted to the points as the next pass will see them.
+        return self.mixture.whitening(features)
+
+    # The E-step ----------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def responsibilities(self, points: Tensor, labels: Tensor) -> Tensor:
+        """How much of each point (n d) belongs to each component of its class labels (n), (n k).
+
+        Rows sum to one, or are zero where the label is no class. Balance is over the points of all
+        processes, between which only k densities a point travel.
+        """
+        known = (labels >= 0) & (labels < self.mixture.num_classes)
+        classes = labels[known]
+        densities = own_log_density(points[known], classes, self.mixture.means, self.mixture.variances)
+        everyone, all_classes = gather_rows(densities), gather_rows(classes)
+        result = densities.new_zeros(len(points), self.mixture.num_components)
+        if len(all_classes):
+            order = all_classes.argsort(stable=True)
+            layout = ClassLayout(all_classes[order])
+            assigned = self._assign(layout.pad(everyone[order]), layout.classes, layout.valid)
+            everyone = torch.empty_like(everyone).index_copy_(0, order, layout.unpad(assigned))
+            first = rows_before(len(classes))
+            result[known] = everyone[first : first + len(classes)]
+        return result
+
+    def _assign(self, log_densities: Tensor, classes: Tensor, valid: Tensor) -> Tensor:
+        """Responsibilities (p m k) from the log densities (p m k) of classes (p)."""
         settings = self.settings
-        log_densities = batch.log_density(means, variances)
-        if observe:
-            self.log_likelihood = class_evidence(log_densities, winner=False)[batch.valid].mean()
-        if settings.balanced:
-            responsibilities = balanced_assignment(
-                log_densities,
-                batch.valid,
-                epsilon=settings.epsilon,
-                iterations=settings.iterations,
-                scale_cost=settings.scale_cost,
-                hard=settings.hard,
-            )
-        else:
-            responsibilities = plain_assignment(log_densities, batch.valid, hard=settings.hard)
-        if settings.correct_only:
-            responsibilities = responsibilities * self._is_correct(batch)[..., None]
-        if settings.samples_per_component is not None:
-            responsibilities = _first_per_component(responsibilities, settings.samples_per_component)
-        return responsibilities
+        if not settings.balanced:
+            joint = log_densities + self.mixture.log_weights[classes][:, None]
+            return plain_assignment(joint, valid, hard=settings.hard)
+        return balanced_assignment(
+            log_densities,
+            valid,
+            epsilon=settings.epsilon,
+            iterations=settings.iterations,
+            tolerance=settings.tolerance,
+            scale_cost=settings.scale_cost,
+            centre_cost=settings.centre_cost,
+            hard=settings.hard,
+        )
 
-    def _is_correct(self, batch: ClassBatch) -> Tensor:
-        """Which points (p m) the mixtures give to their own class."""
-        predicted = self.mixture(batch.points.flatten(0, 1)) + self.mixture.log_prior
-        return predicted.argmax(-1).view_as(batch.valid) == batch.classes[:, None]
+    def _expect(self, batch: ClassBatch) -> Tensor:
+        """Responsibilities (p m k) of the batch's points under the mixtures as they are."""
+        return self._assign(self._observed_densities(batch), batch.classes, batch.valid)
+
+    def _observed_densities(self, batch: ClassBatch) -> Tensor:
+        """Log densities (p m k) of the batch's points; their mean log-likelihood is noted."""
+        mixture, classes = self.mixture, batch.classes
+        log_densities = batch.log_density(mixture.means[classes], mixture.variances[classes])
+        evidence = class_evidence(log_densities, mixture.log_weights[classes][:, None], winner=False)
+        self.log_likelihood = evidence[batch.valid].mean()
+        return log_densities
+
+    # The M-step ----------------------------------------------------------------------------------------
+
+    def _is_update(self) -> bool:
+        return (self.steps - 1) % self.settings.update_every == 0
+
+    def _step_with_batch(self, batch: ClassBatch, given: Tensor | None) -> None:
+        """The paper's schedule: E and M over memory and batch, ``loops`` times, then remember the batch.
+
+        ``given``: responsibilities (p m k) of the first E-step, where it is done already.
+        """
+        classes = batch.classes
+        remembered, arrived = self.memory.recall(classes), self.memory.arrived()[classes]
+        for loop in range(self.settings.loops if self._is_update() else 1):
+            responsibilities = self._expect(batch) if loop or given is None else given
+            gained = batch.moments(responsibilities)
+            if self._is_update():
+                self._update_(classes, remembered + gained, arrived + gained.weight)
+        self.memory.write(classes, batch.points, responsibilities, gained)
+
+    def _step_from_memory(self, batch: ClassBatch, given: Tensor | None) -> None:
+        """The reference's schedule: assign and remember the batch; every so often update from memory, the
+        classes of the batch alone."""
+        classes = batch.classes
+        responsibilities = self._expect(batch) if given is None else given
+        self.memory.write(classes, batch.points, responsibilities, batch.moments(responsibilities))
+        if self._is_update():
+            self._update_(classes, self.memory.recall(classes), self.memory.arrived()[classes])
+
+    def _update_(self, classes: Tensor, known: Moments, arrived: Tensor) -> None:
+        """Move the mixtures of these classes towards what is known of them."""
+        mixture = self.mixture
+        means, variances = self._maximise(known, mixture.means[classes], mixture.variances[classes])
+        self.updates[classes] += known.weight > 0
+        mean_rate = self._rate(self.settings.mean_momentum, classes)
+        variance_rate = self._rate(self.settings.variance_momentum, classes)
+        mixture.means[classes] = self._valid(torch.lerp(mixture.means[classes], means, mean_rate))
+        mixture.variances[classes] = torch.lerp(mixture.variances[classes], variances, variance_rate)
+        if not self.settings.balanced:  # where it is, components are even by definition
+            old = mixture.log_weights[classes]
+            new = estimated_log_weights(arrived, old)
+            mixture.log_weights[classes] = torch.lerp(old.exp(), new.exp(), mean_rate[..., 0]).log()
+        if self.settings.estimate_prior:
+            counts = self.labels_seen + 1.0  # one of each, so none is impossible
+            mixture.log_prior.copy_((counts / counts.sum()).log())
 
     def _maximise(self, known: Moments, means: Tensor, variances: Tensor) -> tuple[Tensor, Tensor]:
         """Means and variances (p k d) from moments; a component that has seen nothing keeps its own."""
@@ -151,7 +255,7 @@ class OnlineEM:
         seen = (known.weight > 0)[..., None]
         weight = torch.where(seen, known.weight[..., None], 1.0)
         first, second = known.total / weight, known.squares / weight
-        new_means = torch.nn.functional.normalize(first, dim=-1) if settings.unit_norm_means else first
+        new_means = self._valid(first)
         new_variances = second - 2 * new_means * first + new_means.square()
         floor = max(settings.variance_floor, settings.relative_floor * float(self.mixture.variances.mean()))
         new_variances = (new_variances.clamp_min(0.0) + settings.variance_offset).clamp_min(floor)
@@ -160,22 +264,9 @@ class OnlineEM:
             torch.where(seen, new_variances.to(variances.dtype), variances),
         )
 
-    def _move_(self, classes: Tensor, means: Tensor, variances: Tensor, seen: Tensor) -> None:
-        """Blend the updated parameters (p k d) into the mixture, with momentum."""
-        mixture, settings = self.mixture, self.settings
-        self.updates[classes] += seen
-        mean_rate = self._rate(settings.mean_momentum, classes)
-        variance_rate = self._rate(settings.variance_momentum, classes)
-        blended = torch.lerp(mixture.means[classes], means, mean_rate)
-        if settings.unit_norm_means:
-            blended = torch.nn.functional.normalize(blended, dim=-1)
-        mixture.means[classes] = blended
-        mixture.variances[classes] = torch.lerp(mixture.variances[classes], variances, variance_rate)
-        if settings.estimate_prior:
-            shares = (self.labels_seen + 1.0) / (
-                self.labels_seen + 1.0
-            ).sum()  # one of each, so none is impossible
-            mixture.log_prior.copy_(shares.log())
+    def _valid(self, means: Tensor) -> Tensor:
+        """Means (p k d) where the mixture's points lie: of unit length if those are."""
+        return torch.nn.functional.normalize(means, dim=-1) if self.mixture.unit_means else means
 
     def _rate(self, momentum: float, classes: Tensor) -> Tensor:
         """How far to move towards the update, (p k 1)."""
@@ -183,6 +274,8 @@ class OnlineEM:
         if self.settings.warm_momentum:
             kept = kept.minimum(1.0 - 1.0 / self.updates[classes].clamp_min(1)[..., None])
         return 1.0 - kept
+
+    # Health --------------------------------------------------------------------------------------------
 
     def _reseed_(self, batch: ClassBatch) -> None:
         """Put each collapsed or starved component of the classes present on a fresh point of its class."""
@@ -194,6 +287,9 @@ class OnlineEM:
         mixture.means[classes] = torch.where(broken[..., None], fresh, mixture.means[classes])
         spread = mixture.variances[classes].mean(1, keepdim=True)
         mixture.variances[classes] = torch.where(broken[..., None], spread, mixture.variances[classes])
+        even = -math.log(k)  # a component out of use weighs next to nothing and would stay so
+        weights = torch.where(broken, even, mixture.log_weights[classes])
+        mixture.log_weights[classes] = weights.log_softmax(-1)
         marked = torch.zeros_like(self.updates, dtype=torch.bool)
         marked[classes] = broken
         self.memory.forget_(marked)
@@ -201,8 +297,8 @@ class OnlineEM:
 
     def _broken(self) -> Tensor:
         """Components (c k) that are starved, or repeat an earlier sibling."""
-        weight = self.memory.weight()
-        starved = weight * self.mixture.num_components < STARVED * weight.sum(1, keepdim=True)
+        arrived = self.memory.arrived()
+        starved = arrived * self.mixture.num_components < STARVED * arrived.sum(1, keepdim=True)
         repeats = (self._distances() < COLLAPSED).tril(-1).any(-1)
         return starved | repeats
 
@@ -216,15 +312,16 @@ class OnlineEM:
     def diagnostics(self) -> dict[str, Any]:
         """The health of the mixture as plain numbers.
 
-        ``occupancy``: least share of its class's points behind any component, times k (1 = even);
+        ``occupancy``: least share of its class's points that any component was given, times k (1 = even),
+        as far back as the memory reaches;
         ``separation``: least distance between two components of a class, in standard deviations;
         ``fill``: mean fill of the queue, or points behind a component for statistics;
         ``collapsed`` and ``starved``: how many components; ``unseen``: ids of classes never seen;
         ``log_likelihood``: mean over the last step's points under their own class.
         """
-        weight, distances = self.memory.weight(), self._distances()
-        seen = weight.sum(1) > 0  # nothing is, for a queue of no length
-        shares = weight[seen] * self.mixture.num_components / weight[seen].sum(1, keepdim=True)
+        weight, arrived, distances = self.memory.weight(), self.memory.arrived(), self._distances()
+        seen = arrived.sum(1) > 0
+        shares = arrived[seen] * self.mixture.num_components / arrived[seen].sum(1, keepdim=True)
         nearest = distances[seen].amin(dim=(1, 2))
         return {
             "occupancy": float(shares.min()) if len(shares) else 0.0,
@@ -297,14 +394,3 @@ def make_memory(mixture: ClassMixture, settings: EMSettings) -> Memory:
         return DecayedStatistics(c, k, d, decay=settings.decay, device=device)
     dtype = torch.float16 if settings.memory_float16 else torch.float32
     return FeatureQueue(c, k, d, capacity=settings.memory_size, dtype=dtype, device=device)
-
-
-def _first_per_component(responsibilities: Tensor, most: int) -> Tensor:
-    """Keep the first ``most`` points (p m k) whose largest share is a given component; they come shuffled."""
-    present = responsibilities.sum(-1, keepdim=True) > 0
-    winners = (
-        torch.zeros_like(responsibilities).scatter_(-1, responsibilities.argmax(-1, keepdim=True), 1.0)
-        * present
-    )
-    rank = (winners.cumsum(1) * winners).sum(-1, keepdim=True)
-    return responsibilities * (rank <= most)

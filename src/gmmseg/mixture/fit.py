@@ -1,6 +1,8 @@
 """Post-hoc EM: many passes over points that need not fit in memory."""
 
+import math
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -41,6 +43,8 @@ def fit_mixture(
     for _ in range(passes):
         known, log_likelihood = _expect(mixture, batches, balanced)
         _maximise_(mixture, known, variance_floor)
+        if not balanced:  # where it is, components are even by definition
+            mixture.log_weights.copy_(estimated_log_weights(known.weight, mixture.log_weights))
         history.append(log_likelihood)
         if len(history) > 1 and abs(history[-1] - history[-2]) < tolerance:
             break
@@ -59,8 +63,8 @@ def _expect(mixture: "ClassMixture", batches: Batches, balanced: bool) -> tuple[
             log_weights = mixture.log_weights[classes][:, None]
             log_densities = batch.log_density(mixture.means[classes], mixture.variances[classes])
             joint = log_densities + log_weights
-            assign = balanced_assignment if balanced else plain_assignment
-            gained = batch.moments(assign(joint, batch.valid))
+            assign = partial(balanced_assignment, tolerance=0.01, iterations=50)
+            gained = batch.moments((assign if balanced else plain_assignment)(joint, batch.valid))
             for total, gain in zip(known, gained):
                 total.index_add_(0, classes, gain)
             log_likelihood += float(
@@ -84,6 +88,17 @@ def _maximise_(mixture: "ClassMixture", known: Moments, variance_floor: float) -
     mixture.variances.copy_(torch.where(seen, variances.float(), mixture.variances))
 
 
+def estimated_log_weights(weight: Tensor, old: Tensor) -> Tensor:
+    """log pi (p k) of how many points each component has, N_ck / N_c; a class without any keeps its own.
+
+    A component without a point keeps a millionth, so that a later point can still choose it.
+    """
+    total = weight.sum(1, keepdim=True)
+    shares = (weight / total.clamp_min(1e-12)).clamp_min(1e-6)
+    shares = shares / shares.sum(1, keepdim=True)
+    return torch.where(total > 0, shares.log().to(old.dtype), old)
+
+
 def _start_(mixture: "ClassMixture", kept: ClassBatch, variance_floor: float, seed: int) -> None:
     """Start the components of each class as the clusters of its kept points (Lloyd's rounds)."""
     classes, count = kept.classes, kept.valid.sum(1)
@@ -99,6 +114,7 @@ def _start_(mixture: "ClassMixture", kept: ClassBatch, variance_floor: float, se
     spread = (squares * share - (total * share).square()).clamp_min(variance_floor).float()
     mixture.means[classes] = means
     mixture.variances[classes] = spread.expand_as(means)
+    mixture.log_weights.fill_(-math.log(mixture.num_components))
 
 
 def _spread_out(kept: ClassBatch, k: int, seed: int) -> Tensor:

@@ -42,6 +42,10 @@ class Memory(Protocol):
     def weight(self) -> Tensor:
         """How many points stand behind each component, (c k)."""
 
+    def arrived(self) -> Tensor:
+        """How many points came to each component, (c k), as far back as the memory reaches: their shares
+        within a class say how much a component is used, also where full queues all hold the same number."""
+
     def forget_(self, components: Tensor) -> None:
         """Empty the components marked in a boolean (c k)."""
 
@@ -94,6 +98,9 @@ class DecayedStatistics:
     def weight(self) -> Tensor:
         return self.remembered.weight
 
+    def arrived(self) -> Tensor:
+        return self.remembered.weight
+
     def forget_(self, components: Tensor) -> None:
         for each in self.remembered:
             each[components] = 0.0
@@ -135,6 +142,7 @@ class FeatureQueue:
         self.written = torch.zeros(shape, dtype=torch.int64, device=device)
         sums = torch.zeros(*shape, dim, dtype=accumulator_dtype(torch.device(device)), device=device)
         self.total, self.squares = sums, sums.clone()
+        self.arrivals = sums[..., 0].clone()
 
     def fade_(self, classes: Tensor, pace: float) -> None:
         """Nothing: a queue forgets what newer points push out."""
@@ -146,6 +154,7 @@ class FeatureQueue:
         if self.capacity == 0:
             return
         k = responsibilities.shape[-1]
+        self._count_arrivals(classes, gained.weight)
         # Queues are numbered class * k + component; only places that hold a point are written.
         present = responsibilities.sum(-1) > 0
         queue = (classes[:, None] * k + responsibilities.argmax(-1))[present]
@@ -159,6 +168,14 @@ class FeatureQueue:
         self._replace(queue[kept], slot[kept], arriving[kept])
         self.written += counts.view_as(self.written)
 
+    def _count_arrivals(self, classes: Tensor, gained: Tensor) -> None:
+        """Add the points (p k) that came; where a class overflows, old counts fade by as much."""
+        held = self.capacity * gained.shape[1]
+        known = self.arrivals[classes]
+        overflow = (known.sum(1) + gained.sum(1) - held).clamp_min(0.0)
+        kept = 1.0 - overflow / known.sum(1).clamp_min(1e-12)
+        self.arrivals[classes] = known * kept.clamp(0.0, 1.0)[:, None] + gained
+
     def _replace(self, queue: Tensor, slot: Tensor, arriving: Tensor) -> None:
         flat = self.slots.view(-1, *self.slots.shape[2:])
         leaving = flat[queue, slot].to(self.total.dtype)  # zeros where nothing was written yet
@@ -170,8 +187,11 @@ class FeatureQueue:
     def weight(self) -> Tensor:
         return self.written.clamp_max(self.capacity).to(self.total.dtype)
 
+    def arrived(self) -> Tensor:
+        return self.arrivals
+
     def forget_(self, components: Tensor) -> None:
-        for each in (self.slots, self.written, self.total, self.squares):
+        for each in (self.slots, self.written, self.total, self.squares, self.arrivals):
             each[components] = 0
 
     def nbytes(self) -> int:
@@ -186,6 +206,7 @@ class FeatureQueue:
             "written": self.written.clone(),
             "total": self.total.clone(),
             "squares": self.squares.clone(),
+            "arrivals": self.arrivals.clone(),
         }
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
@@ -199,3 +220,5 @@ class FeatureQueue:
         self.slots[:, :, :filled] = state["slots"]
         for name in ("written", "total", "squares"):
             getattr(self, name).copy_(state[name])
+        # Missing in states written before it was counted: what is held is the best guess.
+        self.arrivals.copy_(state.get("arrivals", self.weight()))

@@ -10,12 +10,16 @@ from gmmseg.mixture.blocks import mixture_evidence, total_log_density
 from gmmseg.mixture.fit import fit_mixture
 from gmmseg.mixture.whitening import Whitening
 
+START_VARIANCE = 1.0
+
 
 class ClassMixture(nn.Module):
     """Means and variances (c k d), component weights (c k) and a class prior (c), all buffers.
 
     No gradient ever reaches them: only EM (`OnlineEM.step`, or `fit`) moves the mixtures. With ``whitened``
     `OnlineEM` also moves the `Whitening` that makes points of features; else the features are the points.
+    ``unit_means``: the points are of unit length, so `OnlineEM` keeps the means so too; whitened ones always
+    are.
     """
 
     means: Tensor
@@ -31,6 +35,7 @@ class ClassMixture(nn.Module):
         *,
         winner: bool = True,
         whitened: bool = False,
+        unit_means: bool = False,
         seed: int = 0,
     ) -> None:
         super().__init__()
@@ -42,12 +47,13 @@ class ClassMixture(nn.Module):
         if whitened and dim < 2:
             raise ValueError("a whitened mixture needs at least two channels, one of them the pole's height")
         self.winner = winner
+        self.unit_means = unit_means or whitened
         self.whitening = Whitening(dim) if whitened else None
         generator = torch.Generator().manual_seed(seed)
         means = torch.randn(num_classes, num_components, dim, generator=generator, device="cpu")
         # Unit vectors: the first balanced assignment needs directions to tell components apart, no more.
         self._hold("means", nn.functional.normalize(means, dim=-1))
-        self._hold("variances", torch.ones(num_classes, num_components, dim))
+        self._hold("variances", torch.full((num_classes, num_components, dim), START_VARIANCE))
         log_weight = -torch.tensor(float(num_components)).log()
         self.register_buffer("log_weights", log_weight.repeat(num_classes, num_components))
         self.register_buffer("log_prior", -torch.tensor(float(num_classes)).log().repeat(num_classes))
@@ -66,6 +72,11 @@ class ClassMixture(nn.Module):
     @property
     def dim(self) -> int:
         return self.means.shape[2]
+
+    @property
+    def fitted(self) -> Tensor:
+        """Which classes (c) bool have ever been fitted: a variance that is still exactly one never was."""
+        return (self.variances != START_VARIANCE).flatten(1).any(1)
 
     def points(self, features: Tensor, projection: nn.Module | None = None) -> Tensor:
         """Features (n d), or (n d-1) if whitened -> points (n d).
@@ -87,16 +98,16 @@ class ClassMixture(nn.Module):
 
     def forward(self, points: Tensor) -> Tensor:
         """Evidence (n c) of points (n d), as ``winner`` says."""
-        return self._evidence(points, self.winner)
-
-    def best_component(self, points: Tensor) -> Tensor:
-        """max_k [log pi + log N], (n c), of points (n d), whatever the evidence is."""
-        return self._evidence(points, winner=True)
-
-    def _evidence(self, points: Tensor, winner: bool) -> Tensor:
         if self.means.requires_grad:
-            return gaussian.class_evidence(self.log_density(points), self.log_weights, winner=winner)
-        return mixture_evidence(points, self.means, self.variances, self.log_weights, winner=winner)
+            return self.evidence(self.log_density(points))
+        return mixture_evidence(points, self.means, self.variances, self.log_weights, winner=self.winner)
+
+    def component_log_density(self, points: Tensor, labels: Tensor, components: Tensor) -> Tensor:
+        """log [pi N] of points (n d) under one component each, that of class labels (n) and number (n)."""
+        number = labels * self.num_components + components
+        means, variances = (each.flatten(0, 1)[:, None] for each in (self.means, self.variances))
+        own = gaussian.own_log_density(points, number, means, variances)[:, 0]
+        return own + self.log_weights.flatten()[number]
 
     def total(self, points: Tensor) -> Tensor:
         """Log of the sum over all classes and components, (n), of points (n d)."""

@@ -43,6 +43,21 @@ def draw(cells: Tensor, tickets: Tensor, most: int) -> Tensor:
     return order[place < most]
 
 
+def evenly_spaced(cells: Tensor, most: int) -> Tensor:
+    """Which points (n) bool to keep so that no cell (n, int64) keeps more than ``most``, evenly in order.
+
+    Of a cell with n points in the order they come, those at places floor(i n / most), i = 0 .. most - 1.
+    """
+    order = cells.argsort(stable=True)
+    _, counts = cells[order].unique_consecutive(return_counts=True)
+    size = counts.repeat_interleave(counts)
+    first = (counts.cumsum(0) - counts).repeat_interleave(counts)
+    place = torch.arange(len(cells), device=cells.device) - first
+    step = -((-place * most) // size)  # the least i whose place is not before this one: a ceiling
+    kept = (size <= most) | ((step < most) & (step * size // most == place))
+    return torch.zeros_like(cells, dtype=torch.bool).index_put_((order,), kept)
+
+
 def _hash(index: Tensor, seed: int) -> Tensor:
     """A well-mixed 31-bit number per index (int64); multiplication wraps around, as it should."""
     value = index + (seed * 0x9E3779B1 + 0x7F4A7C15) % (1 << 61)

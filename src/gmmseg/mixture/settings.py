@@ -8,11 +8,12 @@ class EMSettings:
     """The bare defaults are the paper's choices; `PRESETS` names them, the reference code's and ours."""
 
     samples_per_class: int = 100
-    """Which points: at most this many labelled ones of a class from each image."""
+    """Which points: at most this many labelled ones of a class from each image are assigned and used."""
     samples_per_component: int | None = None
-    """At most this many points per component are used from one global batch (None: all)."""
+    """Instead: all labelled points are assigned, and at most this many of each component, evenly spaced in
+    the order of the global batch, are used."""
     correct_only: bool = False
-    """Use only points the mixtures classify correctly."""
+    """Use only points that are classified correctly."""
 
     balanced: bool = True
     """E-step: equipartition by Sinkhorn; otherwise the independent responsibilities of plain EM."""
@@ -20,12 +21,16 @@ class EMSettings:
     """Each point wholly to one component."""
     epsilon: float = 0.05
     """Entropy of the balanced assignment, in nats of log density (or, with scale_cost, relative)."""
-    iterations: int = 10
-    """Sinkhorn iterations."""
+    tolerance: float | None = 0.01
+    """Balance until every component's share is even to this part; None: a fixed number of iterations."""
+    iterations: int = 50
+    """Iterations of the balanced assignment, at most."""
     scale_cost: bool = False
     """Divide the cost by its largest magnitude in the class before the balanced assignment."""
+    centre_cost: bool = True
+    """Subtract each point's largest log density first; matters to a fixed number of iterations alone."""
     loops: int = 1
-    """E and M steps per iteration on the same points."""
+    """E and M steps per iteration on the same points, each with the momentum."""
 
     memory: str = "queue"
     """``queue``: the last memory_size points per component; ``statistics``: moments, forgotten by decay."""
@@ -40,17 +45,17 @@ class EMSettings:
     left of its learning rate."""
 
     update_every: int = 1
-    """M-step: steps from one update to the next; points are remembered in every step."""
+    """M-step: steps from one update to the next, the first step being one; points are remembered in every
+    step."""
     batch_in_update: bool = True
     """Update from memory and batch; otherwise from the memory alone, the batch already in it."""
     mean_momentum: float = 0.999
-    """What is kept of the old mean in an update."""
+    """What is kept of the old mean (and, in plain EM, of the old component weight) in an update."""
     variance_momentum: float = 0.999
     """What is kept of the old variance in an update."""
-    warm_momentum: bool = False
-    """Let a component's momentum grow from zero, so that its random start is not remembered."""
-    unit_norm_means: bool = False
-    """Keep means on the unit sphere; variances are taken about them."""
+    warm_momentum: bool = True
+    """Let a component's momentum grow from zero, as 1 - 1/updates, so that its random start is not
+    remembered; 0.999 is reached, and stays, after 1,000 updates."""
     variance_offset: float = 0.0
     """Added to each variance."""
     variance_floor: float = 1e-4
@@ -77,8 +82,8 @@ class EMSettings:
         for name in ("mean_momentum", "variance_momentum", "decay", "spread_decay"):
             if not 0.0 <= getattr(self, name) < 1.0:
                 raise ValueError(f"{name} must lie in [0, 1), got {getattr(self, name)}")
-        for name in ("epsilon", "spread_shrinkage"):
-            if getattr(self, name) <= 0:
+        for name in ("epsilon", "spread_shrinkage", "tolerance"):
+            if getattr(self, name) is not None and getattr(self, name) <= 0:
                 raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
 
 
@@ -89,11 +94,13 @@ REFERENCE = replace(
     correct_only=True,
     hard=True,
     scale_cost=True,
+    centre_cost=False,
+    tolerance=None,
     iterations=3,
     update_every=5,
     batch_in_update=False,
     variance_momentum=0.0,
-    unit_norm_means=True,
+    warm_momentum=False,
     variance_offset=0.01,
     variance_floor=0.0,
 )
@@ -101,12 +108,14 @@ DEFAULT = replace(
     PAPER,
     scale_cost=True,
     hard=True,
+    tolerance=None,
+    iterations=10,
     memory="statistics",
     decay=0.9,
     anneal=True,
     mean_momentum=0.0,
     variance_momentum=0.0,
-    unit_norm_means=True,
+    warm_momentum=False,
     variance_offset=0.01,
     variance_floor=0.0,
 )

@@ -71,6 +71,10 @@ class UnitNorm(nn.Module):
         return F.normalize(points, dim=-1)
 
 
+UNIT_LENGTH = ("l2", "whitened", "pole", "reference")
+"""Projections whose points are of unit length."""
+
+
 def make_projection(name: str, in_channels: int, dim: int) -> nn.Module:
     """Features (n f) -> what `ClassMixture.points` takes, a 1x1 convolution written for rows.
 
@@ -183,6 +187,7 @@ def make_head(settings: HeadSettings, in_channels: int, num_classes: int) -> GMM
         settings.dim,
         winner=settings.winner,
         whitened=settings.projection == "whitened",
+        unit_means=settings.projection in UNIT_LENGTH,
     )
     return GMMHead(
         in_channels,

@@ -15,11 +15,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gmmseg.labels import IGNORE
+from gmmseg.mixture import OnlineEM
 from gmmseg.models.convert import ChannelsLastClassifier
 from gmmseg.models.features import IMAGENET_MEAN, IMAGENET_STD, FeatureExtractor
 from gmmseg.models.heads import GMMHead, HeadSettings, SoftmaxHead, make_head
 from gmmseg.models.huggingface import config_of
-from gmmseg.models.outputs import SegmenterOutput
+from gmmseg.models.outputs import EMPoints, SegmenterOutput
 from gmmseg.models.segmenter import Segmenter, component_cross_entropy, own_negative_log_likelihood
 
 
@@ -102,7 +103,11 @@ class MaskSegmenter(Segmenter):
         return replace(output, evidence=evidence, mixture=last.mixture)
 
     def losses(
-        self, output: SegmenterOutput, labels: Tensor, extra: Collection[str] = ()
+        self,
+        output: SegmenterOutput,
+        labels: Tensor,
+        extra: Collection[str] = (),
+        em: OnlineEM | None = None,
     ) -> dict[str, Tensor]:
         """Mask2Former's own terms for labels (b H W): ``posterior`` of the queries, ``mask`` and ``dice``.
 
@@ -128,7 +133,7 @@ class MaskSegmenter(Segmenter):
         if extra and output.mixture is not None:
             matched = self.matched_labels(output, labels)[..., None]
             if "component" in extra:
-                terms["component"] = component_cross_entropy(output.mixture, output.points, matched)
+                terms["component"] = component_cross_entropy(output.mixture, output.points, matched, em)
             if "likelihood" in extra:
                 rows = output.mixture(output.points.movedim(1, -1).flatten(0, 2))
                 evidence = rows.unflatten(0, matched.shape).movedim(-1, 1)
@@ -149,8 +154,8 @@ class MaskSegmenter(Segmenter):
         return matched
 
     @torch.no_grad()
-    def em_points(self, output: SegmenterOutput, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """What `OnlineEM.step` takes: the queries (n d), their matched classes (n), their images (n).
+    def em_points(self, output: SegmenterOutput, labels: Tensor) -> EMPoints:
+        """What `OnlineEM.step` takes: the queries, their matched classes, their images.
 
         An image without any label says nothing about its queries, so all of them are IGNORE.
         """
@@ -160,7 +165,9 @@ class MaskSegmenter(Segmenter):
         matched[blank] = IGNORE
         b, d, q, _ = output.points.shape
         points = output.points.detach()[..., 0].transpose(1, 2).reshape(b * q, d)
-        return points, matched.flatten(), torch.arange(b, device=points.device).repeat_interleave(q)
+        correct = output.query_logits[-1].argmax(-1) == matched
+        groups = torch.arange(b, device=points.device).repeat_interleave(q)
+        return EMPoints(points, matched.flatten(), groups, correct.flatten())
 
 
 def mask_labels(labels: Tensor) -> tuple[list[Tensor], list[Tensor]]:

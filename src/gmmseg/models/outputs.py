@@ -2,10 +2,21 @@
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 from torch import Tensor
 
 from gmmseg.mixture import ClassMixture
+
+
+class EMPoints(NamedTuple):
+    """What `OnlineEM.step` takes: ``points`` (n d), ``labels`` (n), ``groups`` (n), the index of the image in
+    the batch, and ``correct`` (n) bool, whether the head classifies the point correctly."""
+
+    points: Tensor
+    labels: Tensor
+    groups: Tensor
+    correct: Tensor
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gmmseg.labels import IGNORE
-from gmmseg.mixture import ClassMixture
+from gmmseg.mixture import ClassMixture, OnlineEM
+from gmmseg.mixture.gaussian import own_log_density
 from gmmseg.models.checkpoint import push_checkpoint, write_checkpoint
 from gmmseg.models.features import IMAGENET_MEAN, IMAGENET_STD, Features, resize
 from gmmseg.models.heads import GMMHead, HeadSettings, SoftmaxHead, make_head
-from gmmseg.models.outputs import SegmenterOutput
+from gmmseg.models.outputs import EMPoints, SegmenterOutput
 
 Colour = tuple[int, int, int]
 
@@ -94,7 +95,11 @@ class Segmenter(nn.Module):
         return replace(output, auxiliary=auxiliary)
 
     def losses(
-        self, output: SegmenterOutput, labels: Tensor, extra: Collection[str] = ()
+        self,
+        output: SegmenterOutput,
+        labels: Tensor,
+        extra: Collection[str] = (),
+        em: OnlineEM | None = None,
     ) -> dict[str, Tensor]:
         """Named, unweighted terms for labels (b H W) int64, each zero when every label is IGNORE.
 
@@ -102,15 +107,14 @@ class Segmenter(nn.Module):
         cross-entropy of the auxiliary heads. A generative head has two more, for those who ask in ``extra``:
         ``component``, cross-entropy of each cell's own component among all c*k, and ``likelihood``, negative
         log-likelihood of each cell's point under its own class, per channel of the points and weighted by
-        the posterior of that class.
+        the posterior of that class. ``em`` says which component is a cell's own, as its next E-step will;
+        without it, the likeliest one of its class.
         """
         terms = {"posterior": cross_entropy(resize(output.logits, labels.shape[-2:]), labels)}
         if extra and output.mixture is not None and output.evidence is not None:
             small = shrink_labels(labels, output.points.shape[-2:])
             if "component" in extra:
-                # Every other cell each way: a quarter of the cost, and neighbours say much the same.
-                points = output.points[..., ::2, ::2]
-                terms["component"] = component_cross_entropy(output.mixture, points, small[..., ::2, ::2])
+                terms["component"] = component_cross_entropy(output.mixture, output.points, small, em)
             if "likelihood" in extra:
                 terms["likelihood"] = own_negative_log_likelihood(
                     output.logits, output.evidence, small, channels=output.points.shape[1]
@@ -121,16 +125,16 @@ class Segmenter(nn.Module):
         return terms
 
     @torch.no_grad()
-    def em_points(self, output: SegmenterOutput, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """What `OnlineEM.step` takes: points (n d), labels (n), groups (n) = index of the image in the batch.
-
-        Labels (b H W) are taken at the centres of the feature map's cells.
-        """
+    def em_points(self, output: SegmenterOutput, labels: Tensor) -> EMPoints:
+        """What `OnlineEM.step` takes, of labels (b H W) at the centres of the feature map's cells."""
         points = output.points.detach()
         b, d, h, w = points.shape
         small = shrink_labels(labels, (h, w))
         groups = torch.arange(b, device=points.device).repeat_interleave(h * w)
-        return points.permute(0, 2, 3, 1).reshape(-1, d), small.reshape(-1), groups
+        correct = output.logits.argmax(1) == small
+        return EMPoints(
+            points.permute(0, 2, 3, 1).reshape(-1, d), small.reshape(-1), groups, correct.reshape(-1)
+        )
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Write config.json and model.safetensors: the network and the mixtures, no training state."""
@@ -186,15 +190,22 @@ def own_negative_log_likelihood(logits: Tensor, evidence: Tensor, labels: Tensor
     return -(weight * own).sum() / (channels * labelled.sum().clamp_min(1))
 
 
-def component_cross_entropy(mixture: ClassMixture, points: Tensor, labels: Tensor) -> Tensor:
+def component_cross_entropy(
+    mixture: ClassMixture, points: Tensor, labels: Tensor, em: OnlineEM | None = None
+) -> Tensor:
     """Cross-entropy of each cell's own component among all c*k; 0 without labelled cells.
 
-    Points (b d h w) and labels (b h w) of the same grid. The own component is the best one of the labelled
-    class.
+    Points (b d h w) and labels (b h w) of the same grid. The own component is the one that the E-step of
+    ``em`` gives the cell to; without ``em``, the likeliest one of the labelled class.
     """
     labelled = labels != IGNORE
-    rows = points.movedim(1, -1).flatten(0, -2)
-    classes = torch.where(labelled, labels, 0).flatten()[:, None]
-    own = mixture.best_component(rows).gather(1, classes)[:, 0]
-    surprise = (mixture.total(rows) - own).unflatten(0, labels.shape)
-    return torch.where(labelled, surprise, 0.0).sum() / labelled.sum().clamp_min(1)
+    rows, classes = points.movedim(1, -1)[labelled], labels[labelled]
+    with torch.no_grad():
+        if em is None:
+            own = own_log_density(rows, classes, mixture.means, mixture.variances)
+            shares = own + mixture.log_weights[classes]
+        else:
+            shares = em.responsibilities(rows, classes)
+        components = shares.argmax(-1)
+    surprise = mixture.total(rows) - mixture.component_log_density(rows, classes, components)
+    return surprise.sum() / labelled.sum().clamp_min(1)

@@ -16,6 +16,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from gmmseg.mixture import OnlineEM
 from gmmseg.models import Segmenter, SegmenterOutput
+from gmmseg.models.outputs import EMPoints
 from gmmseg.models.segmenter import cross_entropy
 from gmmseg.training.checkpoint import load_checkpoint, save_checkpoint
 from gmmseg.training.logging import RunLog
@@ -140,7 +141,7 @@ class Trainer:
             output = self.network(batch.images)
         warm_network = self._warm_network if self.step < self.settings.softmax_steps else None
         losses = self.segmenter.losses(
-            output, batch.labels, () if warm_network else self.settings.extra_terms
+            output, batch.labels, () if warm_network else self.settings.extra_terms, self.em
         )
         if warm_network is not None:
             # The mixtures follow the points by EM meanwhile, and take over when the warm-up ends.
@@ -154,19 +155,19 @@ class Trainer:
             }
         return output, losses
 
-    def _em_step(self, em_batches: list[tuple[Tensor, Tensor, Tensor]]) -> float:
+    def _em_step(self, em_batches: list[EMPoints]) -> float:
         """One EM step on the points of all forward passes; returns the seconds it took."""
         if self.em is None:
             return 0.0
         started = time.perf_counter()
-        points, labels, groups = zip(*em_batches)
+        points, labels, groups, correct = zip(*em_batches)
         first = 0
         shifted = []
         for each in groups:
             shifted.append(each + first)
             first += int(each.max()) + 1
-        pace = decline(self.step, self.settings)
-        self.em.step(torch.cat(points), torch.cat(labels), torch.cat(shifted), pace=pace)
+        joined = (torch.cat(each) for each in (points, labels, shifted, correct))
+        self.em.step(*joined, pace=decline(self.step, self.settings))
         return time.perf_counter() - started
 
     def _batches(self) -> Iterator[Batch]:
