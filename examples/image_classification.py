@@ -62,7 +62,7 @@ def main() -> tuple[float, float]:
     torch.manual_seed(0)
     train_images, train_labels, test_images, test_labels = digits()
     network = encoder()
-    head = GMMHead(64, ClassMixture(KNOWN, 2, 64), projection="reference", link="class_norm")
+    head = GMMHead(64, ClassMixture(KNOWN, 2, 64, unit_means=True), projection="reference", link="class_norm")
     train(network, head, train_images, train_labels)
 
     network.eval()

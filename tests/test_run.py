@@ -101,7 +101,7 @@ def test_a_run_folder_holds_everything(runs, folder_data):
 def test_weights_that_are_the_same_share_their_choices(tmp_path, monkeypatch):
     torch.manual_seed(0)
     for name in ("best", "other"):
-        segmenter = gmmseg.build("tiny_unet", num_classes=3)
+        segmenter = gmmseg.build("tiny_unet", num_classes=3, head="softmax")
         segmenter.save_pretrained(tmp_path / name)
     segmenter.save_pretrained(tmp_path / "final")  # as other
     chosen = iter([Choices(1.5, 0.9), Choices(2.5, 1.1)])
@@ -278,3 +278,21 @@ def test_held_out_classes_are_hidden_in_training_and_sought_in_the_test(folder_d
     )
     assert torch.equal(seen.labels == 255, (original.labels == 2) | (original.labels == 255))
     assert torch.equal(mask.labels == 1, original.labels == 2)
+
+
+@pytest.mark.parametrize("command", ["predict", "evaluate", "calibrate", "report"])
+def test_a_converted_model_is_refused_until_its_mixtures_are_fitted(tmp_path, folder_data, command):
+    segmenter = gmmseg.build("tiny_unet", num_classes=len(CLASSES))
+    segmenter.save_pretrained(tmp_path / "raw" / "best")
+    data = f"folder:{folder_data}:val"
+    words = {
+        "predict": ["predict", folder_data / "images" / "val", "--model", tmp_path / "raw"],
+        "evaluate": ["evaluate", tmp_path / "raw", "--data", data],
+        "calibrate": ["calibrate", tmp_path / "raw", "--data", data],
+        "report": ["report", tmp_path / "raw", "--data", data],
+    }
+    outcome = gmmseg_command(*words[command], check=False)
+    assert outcome.returncode == 1
+    assert "raw" in outcome.stderr
+    assert "never been fitted" in outcome.stderr
+    assert "gmmseg fit" in outcome.stderr

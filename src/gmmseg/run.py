@@ -27,6 +27,7 @@ from gmmseg.evaluation.evaluator import (
     resized,
 )
 from gmmseg.inference import Choices, Predictor, choose
+from gmmseg.inference.predictor import UNFITTED
 from gmmseg.inference.windows import forward
 from gmmseg.mixture import DiscriminativeMixture, OnlineEM
 from gmmseg.models import Segmenter, build, from_pretrained
@@ -103,7 +104,7 @@ def settle(
     """
     chosen: dict[Path, Choices] = {}
     for folder in (each for each in folders if each.is_dir()):
-        model = from_pretrained(folder)
+        model = open_model(folder)
         check_classes(dataset, model.num_classes)
         model.temperature = 1.0
         same = [
@@ -296,8 +297,14 @@ def _suitable_scores(model: Segmenter) -> tuple[str, ...]:
 
 
 def open_model(source: str | Path) -> Segmenter:
-    """A segmenter from a run folder (its best weights), a folder of weights, or a name on the hub."""
-    return from_pretrained(next(iter(_weights_of(Path(source))), source))
+    """A segmenter from a run folder (its best weights), a folder of weights, or a name on the hub.
+
+    One whose mixtures nobody has fitted is refused: it would show noise.
+    """
+    model = from_pretrained(next(iter(_weights_of(Path(source))), source))
+    if not model.is_fitted:
+        raise ValueError(f"{source}: {UNFITTED}")
+    return model
 
 
 def _weights_of(run_folder: Path) -> list[Path]:

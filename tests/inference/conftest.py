@@ -19,6 +19,7 @@ class PointwiseSegmenter(nn.Module):
     threshold: float | None = None
     temperature = 1.0
     num_classes = 3
+    is_fitted = True
 
     def __init__(self, stride: int = 1, generative: bool = True) -> None:
         super().__init__()

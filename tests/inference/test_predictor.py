@@ -1,3 +1,5 @@
+import warnings
+
 import numpy as np
 import pytest
 import torch
@@ -108,3 +110,14 @@ def test_a_real_segmenter_predicts_odd_sizes(name, head, size, generator):
     assert segmenter.training
     windows = Predictor(segmenter, window=64).predict(image)
     assert windows.posterior.shape == (4, *size)
+
+
+def test_mixtures_that_nobody_has_fitted_are_not_shown_without_a_word():
+    segmenter = gmmseg.build("tiny_unet", num_classes=3)
+    with pytest.warns(UserWarning, match="never been fitted"):
+        Predictor(segmenter)
+    segmenter.mixture.variances[0] *= 0.5  # what any step of EM does
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Predictor(segmenter)
+        Predictor(gmmseg.build("tiny_unet", num_classes=3, head="softmax"))

@@ -1,5 +1,6 @@
 """A segmenter and an image in, a Prediction out."""
 
+import warnings
 from collections.abc import Iterator, Sequence
 
 import torch
@@ -11,6 +12,10 @@ from gmmseg.inference.windows import Maps, Reading, sliding, sliding_strips, str
 from gmmseg.models import Segmenter
 
 DEFAULT_WINDOW = 1024
+UNFITTED = (
+    "its mixtures have never been fitted, so its labels and scores would be noise: train it (`gmmseg train`, "
+    "or OnlineEM in a loop of your own), or fit mixtures on a trained softmax model (`gmmseg fit`)"
+)
 
 
 class Predictor:
@@ -32,6 +37,8 @@ class Predictor:
     ) -> None:
         if stride is not None and window is None:
             raise ValueError("a window stride needs a window: give both, or only the window")
+        if not segmenter.is_fitted:
+            warnings.warn(UNFITTED, stacklevel=2)
         self.segmenter = segmenter if device is None else segmenter.to(device)
         self.window = window or DEFAULT_WINDOW
         self.stride = stride or max(1, self.window * 3 // 4)

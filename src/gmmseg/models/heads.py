@@ -120,6 +120,11 @@ class GMMHead(nn.Module):
         super().__init__()
         if (projection == "whitened") != (mixture.whitening is not None):
             raise ValueError("a whitened projection and a whitened mixture need each other: make both so")
+        if (projection in UNIT_LENGTH) != mixture.unit_means:
+            raise ValueError(
+                f"points of the projection {projection!r} need a mixture with "
+                f"unit_means={projection in UNIT_LENGTH}: means lie where points do"
+            )
         self.projection = make_projection(projection, in_channels, mixture.dim)
         self.mixture = mixture
         self.link = make_link(link, mixture.num_classes, temperature=temperature)

@@ -62,6 +62,11 @@ class Segmenter(nn.Module):
         return self.head.mixture if isinstance(self.head, GMMHead) else None
 
     @property
+    def is_fitted(self) -> bool:
+        """Whether it can predict: a converted or newly built one has mixtures that nobody has fitted yet."""
+        return self.mixture is None or bool(self.mixture.fitted.any())
+
+    @property
     def num_classes(self) -> int:
         return self.head.num_classes
 
