@@ -117,9 +117,9 @@ def evaluate(
     train_data: Annotated[
         str | None, typer.Option(help="Training set for scores that need statistics.")
     ] = None,
-    smooth: Annotated[bool, typer.Option(help="Also report scores after Gaussian smoothing.")] = False,
+    smooth: Annotated[bool, typer.Option(help="Also report scores after SML's dilated smoothing.")] = False,
     suppress_boundaries: Annotated[
-        bool, typer.Option(help="Also report scores after boundary suppression.")
+        bool, typer.Option(help="Also report scores after SML's boundary suppression.")
     ] = False,
     components: Annotated[str | None, typer.Option(help="Component metrics: anomaly or obstacle.")] = None,
     window: Annotated[int | None, typer.Option(help="Side of sliding windows.")] = None,
@@ -135,12 +135,12 @@ def evaluate(
     from gmmseg import run
     from gmmseg.config import InferenceSettings
     from gmmseg.evaluation import write_results
-    from gmmseg.evaluation.postprocessing import BoundarySuppression, GaussianSmoothing
+    from gmmseg.evaluation.postprocessing import BoundarySuppression, DilatedSmoothing
     from gmmseg.report.tables import compare
 
     state = PartialState()
     steps: list[Any] = [BoundarySuppression()] if suppress_boundaries else []
-    steps += [GaussianSmoothing()] if smooth else []
+    steps += [DilatedSmoothing()] if smooth else []
     segmenter = run.open_model(model).to(state.device)
     with _Bar("evaluating") as bar:
         results = run.evaluate(
