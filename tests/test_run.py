@@ -3,6 +3,7 @@
 import contextlib
 import io
 import json
+import shutil
 import sys
 from types import SimpleNamespace
 from typing import NamedTuple
@@ -147,6 +148,35 @@ def test_evaluate_writes_results_and_prints_a_table(runs, folder_data, tmp_path)
     assert anomaly["images"] == 60
     assert set(anomaly["scores"]) == {"nll", "nll_winner", "typicality", "msp", "entropy"}
     assert f"{100 * closed['metrics']['miou']:.2f}" in result.stdout
+
+
+def test_sets_of_one_name_and_later_evaluations_are_all_kept(runs, folder_data, tmp_path):
+    other = tmp_path / "other"
+    shutil.copytree(folder_data, other)
+    (other / "images/val/2.png").unlink()
+    (other / "labels/val/2.png").unlink()
+    results = tmp_path / "results.json"
+    evaluate = ("evaluate", runs / "gmm", "--out", results, "--data")
+    gmmseg_command(*evaluate, f"folder:{folder_data}:val", "--data", f"folder:{other}:val")
+    gmmseg_command(*evaluate, f"folder:{folder_data}:train")
+    gmmseg_command(*evaluate, f"folder:{folder_data}:val", "--short-side", "32")
+    gmmseg_command(*evaluate, f"folder:{other}:val")
+    sets = json.loads(results.read_text())["sets"]
+    assert {key: entry["images"] for key, entry in sets.items()} == {
+        "folder/val": 3,
+        f"folder/val (root={other})": 2,
+        "folder/train": 8,
+        "folder/val (short_side=32)": 3,
+    }
+    before = results.read_bytes()
+    for words, reason in (
+        ((*evaluate, "scenes", "--data", "scenes"), "scenes/val: given twice"),
+        (("evaluate", runs / "softmax", "--out", results, "-d", "scenes"), "holds results of 'gmm'"),
+    ):
+        refused = gmmseg_command(*words, check=False)
+        assert refused.returncode == 1
+        assert reason in refused.stderr
+    assert results.read_bytes() == before
 
 
 def test_scores_that_need_the_training_set_ask_for_it(runs, folder_data):
@@ -296,3 +326,25 @@ def test_a_converted_model_is_refused_until_its_mixtures_are_fitted(tmp_path, fo
     assert "raw" in outcome.stderr
     assert "never been fitted" in outcome.stderr
     assert "gmmseg fit" in outcome.stderr
+def test_held_out_classes_are_judged_from_the_command_line(folder_data, tmp_path):
+    run_folder = tmp_path / "open"
+    gmmseg_command(
+        "train", "folder", f"data.root={folder_data}", "data.crop=[32,48]", "data.workers=0",
+        "data.held_out=[thing]", "model.name=tiny_unet", "model.weights=null", "train.steps=2",
+        "train.batch_size=2", "--out", run_folder, "--cpu",
+    )  # fmt: skip
+    data = f"folder:{folder_data}:val"
+    for source in (run_folder, run_folder / "final"):
+        gmmseg_command(
+            "evaluate", source, "-d", data, "--scores", "nll,mahalanobis",
+            "--train-data", f"folder:{folder_data}:train", "--out", tmp_path / f"{source.name}.json",
+        )  # fmt: skip
+    sets = json.loads((tmp_path / "open.json").read_text())["sets"]
+    assert set(sets) == {"folder_without_thing/val", "folder_hidden_thing/val"}
+    assert set(sets["folder_without_thing/val"]["classes"]) == {"sky", "grass"}
+    things = sum(int((sample.labels == 2).sum()) for sample in open_dataset("folder", folder_data, "val"))
+    assert sets["folder_hidden_thing/val"]["anomalous_pixels"] == things
+    assert sets["folder_without_thing/val"]["pixels"] == 3 * (40 * 56 - 1) - things
+    assert set(json.loads((tmp_path / "final.json").read_text())["sets"]) == set(sets)
+    gmmseg_command("report", run_folder, "-d", data, "--out", tmp_path / "report.html")
+    assert "unknown objects (white)" in (tmp_path / "report.html").read_text()

@@ -117,46 +117,57 @@ def evaluate(
     train_data: Annotated[
         str | None, typer.Option(help="Training set for scores that need statistics.")
     ] = None,
-    smooth: Annotated[bool, typer.Option(help="Also report scores after Gaussian smoothing.")] = False,
+    smooth: Annotated[bool, typer.Option(help="Also report scores after SML's dilated smoothing.")] = False,
     suppress_boundaries: Annotated[
-        bool, typer.Option(help="Also report scores after boundary suppression.")
+        bool, typer.Option(help="Also report scores after SML's boundary suppression.")
     ] = False,
     components: Annotated[str | None, typer.Option(help="Component metrics: anomaly or obstacle.")] = None,
     window: Annotated[int | None, typer.Option(help="Side of sliding windows.")] = None,
     stride: Annotated[int | None, typer.Option(help="Stride of sliding windows.")] = None,
     short_side: Annotated[int | None, typer.Option(help="Resize images to this shorter side first.")] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Where to write results.json. Default: beside the model.")
+        Path | None,
+        typer.Option(
+            help="Results file; what it holds already is kept. Default: results.json beside the model."
+        ),
     ] = None,
 ) -> None:
-    """Judge a model on labelled sets, anomaly sets, or both; writes results.json and prints a table."""
+    """Judge a model on labelled sets, anomaly sets, or both; writes results.json and prints a table.
+
+    A run that held classes out (data.held_out) is judged on the others, and on how well it finds the hidden
+    ones: both come from the same labelled set.
+    """
     from accelerate import PartialState
 
     from gmmseg import run
     from gmmseg.config import InferenceSettings
-    from gmmseg.evaluation import write_results
-    from gmmseg.evaluation.postprocessing import BoundarySuppression, GaussianSmoothing
+    from gmmseg.evaluation.postprocessing import BoundarySuppression, DilatedSmoothing
+    from gmmseg.evaluation.records import record_results, refuse_other_model
+    from gmmseg.models.checkpoint import digest
     from gmmseg.report.tables import compare
 
     state = PartialState()
     steps: list[Any] = [BoundarySuppression()] if suppress_boundaries else []
-    steps += [GaussianSmoothing()] if smooth else []
+    steps += [DilatedSmoothing()] if smooth else []
     segmenter = run.open_model(model).to(state.device)
+    target = out or _beside(model) / "results.json"
+    refuse_other_model(target, Path(model).name, digest(segmenter))
     with _Bar("evaluating") as bar:
         results = run.evaluate(
             segmenter,
             Path(model).name,
-            [_open(each) for each in data],
+            [part for each in data for part in run.judged_sets(model, _open(each))],
             score_names=[name for name in scores.split(",") if name],
-            training_set=_open(train_data, default_split="train") if train_data else None,
+            training_set=run.judged_sets(model, _open(train_data, default_split="train"))[0]
+            if train_data
+            else None,
             steps=steps,
             components=components,
             inference=InferenceSettings(short_side, window, stride),
             progress=bar,
         )
     if state.is_main_process:
-        target = out or _beside(model) / "results.json"
-        write_results(results, target)
+        record_results(results, target)
         typer.echo(compare([results]).markdown())
         typer.echo(f"results in {target}")
 
@@ -173,14 +184,16 @@ def score(
     out: Annotated[Path, typer.Option(help="Where to write the results.")] = Path("results.json"),
 ) -> None:
     """Judge anybody's saved score maps with the same code; no model needed."""
-    from gmmseg.evaluation import evaluate_score_files, write_results
+    from gmmseg.evaluation import evaluate_score_files, record_results
+    from gmmseg.evaluation.records import refuse_other_model
     from gmmseg.report.tables import compare
 
+    refuse_other_model(out, name, None)
     with _Bar("scoring") as bar:
         results = evaluate_score_files(
             scores, masks, name=name, components=components, intervals=intervals, progress=bar
         )
-    write_results(results, out)
+    record_results(results, out)
     typer.echo(compare([results]).markdown())
     typer.echo(f"results in {out}")
 
@@ -253,9 +266,12 @@ def report(
     out: Annotated[Path, typer.Option(help="The HTML file.")] = Path("report.html"),
 ) -> None:
     """One self-contained HTML page about runs or results."""
+    from gmmseg import run
     from gmmseg.run_report import write_report
 
-    write_report(sources, [_open(each) for each in data or []], out)
+    write_report(
+        sources, [part for each in data or [] for part in run.judged_sets(sources[0], _open(each))], out
+    )
     typer.echo(f"report: {out}")
 
 

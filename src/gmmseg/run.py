@@ -31,7 +31,7 @@ from gmmseg.inference.predictor import UNFITTED
 from gmmseg.inference.windows import forward
 from gmmseg.mixture import DiscriminativeMixture, OnlineEM
 from gmmseg.models import Segmenter, build, from_pretrained
-from gmmseg.models.checkpoint import CONFIG_FILE, WEIGHTS_FILE
+from gmmseg.models.checkpoint import CONFIG_FILE, WEIGHTS_FILE, digest
 from gmmseg.models.heads import HeadSettings
 from gmmseg.models.masks import MaskSegmenter
 from gmmseg.models.segmenter import replace_head
@@ -42,6 +42,7 @@ from gmmseg.training.trainer import Trainer
 Progress = Callable[[int, int, str], None]
 
 WHOLE_IMAGE = InferenceSettings()
+_PARTS = ("best", "final")  # folders of weights in a run folder
 SOFTMAX_SCORES = ("msp", "entropy", "max_logit", "energy")
 GMM_SCORES = ("nll", "msp", "entropy")
 
@@ -245,8 +246,8 @@ def evaluate(
 ) -> dict[str, Any]:
     """The results of a model on labelled and anomaly sets, one pass each; for `write_results`."""
     predictor = Predictor(model, window=inference.window, stride=inference.stride)
-    chosen = make_scores(model, score_names)
-    entries = {}
+    keyed, chosen = _keyed(sets), make_scores(model, score_names)
+    fitted_on = None
     if any(hasattr(score, "fit") for score in chosen):
         if training_set is None:
             needing = ", ".join(score.name for score in chosen if hasattr(score, "fit"))
@@ -254,7 +255,9 @@ def evaluate(
                 f"{needing}: these scores need statistics of the training set; name it with --train-data"
             )
         fit_scores(chosen, predictor, training_set, short_side=inference.short_side, progress=progress)
-    for dataset in sets:
+        fitted_on = f"{training_set.name}/{training_set.split}"
+    entries: dict[str, Any] = {}
+    for key, dataset in keyed.items():
         if dataset.label_space is not None:
             entry = evaluate_closed_set(
                 predictor, dataset, short_side=inference.short_side, progress=progress
@@ -269,9 +272,51 @@ def evaluate(
                 short_side=inference.short_side,
                 progress=progress,
             )
-        entries[f"{dataset.name}/{dataset.split}"] = entry
-    settings = {"inference": inference.__dict__, "score_names": [score.name for score in chosen]}
-    return build_results(name, entries, seeds=seeds, settings=settings)
+        entries[key] = {**entry, "asked": _asked(dataset, inference, fitted_on)}
+    settings = {
+        "inference": inference.__dict__,
+        "score_names": [score.name for score in chosen],
+        "temperature": model.temperature,
+    }
+    return build_results(name, entries, seeds=seeds, settings=settings, weights=digest(model))
+
+
+def judged_sets(source: str | Path, dataset: Any) -> list[Any]:
+    """What the model of a run is judged on when it is given ``dataset``: that, as a rule.
+
+    A labelled set that holds the classes the run held out becomes two: the known classes without the hidden
+    ones, and the hidden ones as an anomaly set.
+    """
+    config = run_config(Path(source))
+    hidden = config.data.held_out if config is not None else ()
+    if not hidden or dataset.label_space is None or not set(hidden) <= set(dataset.label_space.names):
+        return [dataset]
+    return [WithoutClasses(dataset, hidden), HiddenClasses(dataset, hidden)]
+
+
+def _keyed(sets: Sequence[Any]) -> dict[str, Any]:
+    """The sets by name and split, and by their root too where that does not tell them apart."""
+    keyed: dict[str, Any] = {}
+    for dataset in sets:
+        key = f"{dataset.name}/{dataset.split}"
+        key = f"{key} (root={getattr(dataset, 'root', None)})" if key in keyed else key
+        if key in keyed or any(_same_files(dataset, other) for other in keyed.values()):
+            raise ValueError(f"{dataset.name}/{dataset.split}: given twice; give each set once")
+        keyed[key] = dataset
+    return keyed
+
+
+def _same_files(one: Any, other: Any) -> bool:
+    sources = [(each.name, each.split, getattr(each, "root", None)) for each in (one, other)]
+    return sources[0] == sources[1]
+
+
+def _asked(dataset: Any, inference: InferenceSettings, fitted_on: str | None) -> dict[str, Any]:
+    """What tells this judgement of a set from others: where it lies and how its images are looked at."""
+    root = getattr(dataset, "root", None)
+    asked = {"root": None if root is None else str(Path(root).resolve()), **inference.__dict__}
+    anomaly_set = dataset.label_space is None
+    return {**asked, "fitted_on": fitted_on} if anomaly_set and fitted_on else asked
 
 
 def make_scores(model: Segmenter, names: Sequence[str] = ()) -> list[Any]:
@@ -309,14 +354,16 @@ def open_model(source: str | Path) -> Segmenter:
 
 def _weights_of(run_folder: Path) -> list[Path]:
     """The folders of weights a run has left, the best first."""
-    parts = (run_folder / part for part in ("best", "final"))
+    parts = (run_folder / part for part in _PARTS)
     return [part for part in parts if (part / CONFIG_FILE).is_file()]
 
 
 def run_config(folder: Path) -> Config | None:
-    """The configuration a run folder was trained with, if it is one."""
-    path = Path(folder) / "config.yaml"
-    return load_config(path) if path.is_file() else None
+    """The configuration a run folder, or a folder of weights in one, was trained with."""
+    for place in (folder, folder.parent) if folder.name in _PARTS else (folder,):
+        if (place / "config.yaml").is_file():
+            return load_config(place / "config.yaml")
+    return None
 
 
 def _without(dataset: Any, settings: DataSettings) -> Any:

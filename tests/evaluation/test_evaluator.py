@@ -11,7 +11,7 @@ import gmmseg
 from gmmseg.data import Scenes, ScenesAnomaly, open_dataset
 from gmmseg.evaluation import AnomalyCurve, EvaluationError
 from gmmseg.evaluation.evaluator import evaluate_anomaly, evaluate_closed_set, fit_scores, resized
-from gmmseg.evaluation.postprocessing import GaussianSmoothing
+from gmmseg.evaluation.postprocessing import DilatedSmoothing
 from gmmseg.evaluation.scores import MSP, Mahalanobis, MixtureLikelihood, NegativeLogLikelihood
 from gmmseg.inference import Predictor
 
@@ -60,9 +60,9 @@ def test_anomaly_scores_are_those_of_the_prediction(predictor):
 
 
 def test_post_processing_is_reported_with_and_without(predictor):
-    entry = evaluate_anomaly(predictor, STRANGE, [MSP()], steps=[GaussianSmoothing()], components="obstacle")
-    assert set(entry["scores"]) == {"msp", "msp+GaussianSmoothing"}
-    assert entry["scores"]["msp"]["auroc"] != entry["scores"]["msp+GaussianSmoothing"]["auroc"]
+    entry = evaluate_anomaly(predictor, STRANGE, [MSP()], steps=[DilatedSmoothing()], components="obstacle")
+    assert set(entry["scores"]) == {"msp", "msp+DilatedSmoothing"}
+    assert entry["scores"]["msp"]["auroc"] != entry["scores"]["msp+DilatedSmoothing"]["auroc"]
     assert 0 <= entry["scores"]["msp"]["components"]["f1_star"] <= 1
 
 

@@ -1,23 +1,79 @@
+"""SML's steps against loops written from its description: one pixel, one neighbour at a time."""
+
+import math
+
 import numpy as np
 import pytest
 import torch
-from scipy import ndimage
 
-from gmmseg.evaluation.postprocessing import BoundarySuppression, GaussianSmoothing
-
-
-def test_smoothing_equals_scipy() -> None:
-    scores = torch.randn(2, 30, 40)
-    smooth = GaussianSmoothing(1.5)(scores, torch.zeros(2, 30, 40))
-    for ours, one in zip(smooth, scores):
-        expected = ndimage.gaussian_filter(one.numpy(), 1.5, mode="nearest", radius=4)
-        np.testing.assert_allclose(ours, expected, atol=1e-5)
+from gmmseg.evaluation.postprocessing import BoundarySuppression, DilatedSmoothing
 
 
-def test_smoothing_keeps_a_constant_and_names_itself() -> None:
-    step = GaussianSmoothing(3)
-    assert torch.allclose(step(torch.full((1, 9, 9), 7.0), torch.zeros(1, 9, 9)), torch.tensor(7.0))
-    assert step.name == "smoothed_3"
+def neighbours(y, x, shape, offsets):
+    return [(y + dy, x + dx) for dy, dx in offsets if 0 <= y + dy < shape[0] and 0 <= x + dx < shape[1]]
+
+
+CROSS = [(0, 0), (0, 1), (1, 0), (0, -1), (-1, 0)]
+SQUARE = [(dy, dx) for dy in (-1, 0, 1) for dx in (-1, 0, 1)]
+
+
+def suppressed_by_definition(scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Width 4 in 4 rounds: diamonds of radius 3, 2, 1, 0 around the boundary, filled from outside them."""
+    pixels = list(np.ndindex(labels.shape))
+    boundary = [
+        (y, x)
+        for y, x in pixels
+        if max(labels[p] for p in neighbours(y, x, labels.shape, CROSS))
+        != min(labels[p] for p in neighbours(y, x, labels.shape, SQUARE))
+    ]
+    for radius in (3, 2, 1, 0):
+        wide = {(y, x) for y, x in pixels if any(abs(y - v) + abs(x - u) <= radius for v, u in boundary)}
+        before = scores.copy()
+        for y, x in wide:
+            around = [  # the image is continued by its border pixels
+                (min(max(y + dy, 0), labels.shape[0] - 1), min(max(x + dx, 0), labels.shape[1] - 1))
+                for dy, dx in SQUARE
+            ]
+            outside = [before[p] for p in around if p not in wide]
+            if outside:
+                scores[y, x] = np.mean(outside)
+    return scores
+
+
+def smoothed_by_definition(scores: np.ndarray) -> np.ndarray:
+    """A 7x7 Gaussian of deviation 1 that sums to one, its taps 6 pixels apart."""
+    height, width = scores.shape
+    taps = {(i, j): math.exp(-(i * i + j * j) / 2) for i in range(-3, 4) for j in range(-3, 4)}
+    total = sum(taps.values())
+    smooth = np.zeros_like(scores)
+    for y, x in np.ndindex(scores.shape):
+        for (i, j), weight in taps.items():
+            row, column = min(max(y + 6 * i, 0), height - 1), min(max(x + 6 * j, 0), width - 1)
+            smooth[y, x] += weight / total * scores[row, column]
+    return smooth
+
+
+def patches(seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Scores and labels (21 26) with rectangles, single pixels and corners that touch."""
+    rng = np.random.default_rng(seed)
+    labels = np.zeros((21, 26), dtype=np.int64)
+    for label in rng.integers(0, 5, size=4):
+        y, x, h, w = rng.integers([0, 0, 1, 1], [21, 26, 12, 12])
+        labels[y : y + h, x : x + w] = label
+    return rng.normal(size=labels.shape), labels
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_boundary_suppression_equals_the_definition(seed: int) -> None:
+    scores, labels = patches(seed)
+    found = BoundarySuppression()(torch.from_numpy(scores)[None], torch.from_numpy(labels)[None])[0]
+    np.testing.assert_allclose(found, suppressed_by_definition(scores, labels), atol=1e-10)
+
+
+def test_smoothing_equals_the_definition() -> None:
+    scores = patches(0)[0]
+    found = DilatedSmoothing()(torch.from_numpy(scores)[None], torch.zeros(1, 21, 26))[0]
+    np.testing.assert_allclose(found, smoothed_by_definition(scores), atol=1e-10)
 
 
 def test_a_ridge_along_a_class_boundary_disappears_and_an_object_inside_stays() -> None:
@@ -26,7 +82,7 @@ def test_a_ridge_along_a_class_boundary_disappears_and_an_object_inside_stays() 
     scores = torch.zeros(1, 40, 60)
     scores[:, :, 27:33] = 5  # unsure where the classes meet
     scores[:, 10:20, 5:15] = 9  # an object well inside a class
-    after = BoundarySuppression(width=8, step=2)(scores, predicted)
+    after = BoundarySuppression()(scores, predicted)
     assert float(after[:, :, 27:33].abs().max()) == 0
     assert torch.equal(after[:, 10:20, 5:15], scores[:, 10:20, 5:15])
 

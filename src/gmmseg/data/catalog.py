@@ -71,7 +71,7 @@ def open_dataset(name: str, root: str | Path | None, split: str | None = None) -
         doc = (layout.listing.__doc__ or "").strip()
         raise DataError(f"{name}: no images of split {chosen!r} under {folder}; expected {doc}")
     label_space = layout.label_space(folder) if layout.label_space else None
-    return PairedFiles(name, chosen, listing.pairs, label_space, listing.version)
+    return PairedFiles(name, chosen, listing.pairs, label_space, listing.version, folder)
 
 
 def find_layout(name: str) -> Layout:

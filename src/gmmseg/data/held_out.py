@@ -15,6 +15,7 @@ class WithoutClasses(Dataset[Sample]):
 
     def __init__(self, dataset: Any, hidden: tuple[str, ...]) -> None:
         self.dataset, self.split = dataset, dataset.split
+        self.root = getattr(dataset, "root", None)
         space: LabelSpace = dataset.label_space
         self.name = f"{dataset.name}_without_{'_'.join(hidden)}"
         kept = [index for index, name in enumerate(space.names) if name not in _known(space, hidden)]
@@ -43,6 +44,7 @@ class HiddenClasses(Dataset[Sample]):
 
     def __init__(self, dataset: Any, hidden: tuple[str, ...]) -> None:
         self.dataset, self.split = dataset, dataset.split
+        self.root = getattr(dataset, "root", None)
         self.name = f"{dataset.name}_hidden_{'_'.join(hidden)}"
         ids = [dataset.label_space.names.index(name) for name in _known(dataset.label_space, hidden)]
         self._table = torch.zeros(IGNORE + 1, dtype=torch.uint8)

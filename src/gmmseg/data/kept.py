@@ -16,7 +16,7 @@ class Kept(Dataset[Sample]):
 
     def __init__(self, dataset: Any) -> None:
         self.dataset, self.name, self.split = dataset, dataset.name, dataset.split
-        self.label_space = dataset.label_space
+        self.label_space, self.root = dataset.label_space, getattr(dataset, "root", None)
         self._samples: dict[int, Sample] = {}
 
     def __len__(self) -> int:

@@ -64,11 +64,12 @@ class PairedFiles(Dataset[Sample]):
         pairs: list[Pair],
         label_space: LabelSpace | None,
         version: str | None = None,
+        root: Path | None = None,
     ) -> None:
         if not pairs:
             raise DataError(f"{name}: no images in split {split!r}")
         self.name, self.split, self.pairs = name, split, pairs
-        self.label_space, self.version = label_space, version
+        self.label_space, self.version, self.root = label_space, version, root
 
     def __len__(self) -> int:
         return len(self.pairs)

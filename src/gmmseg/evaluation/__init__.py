@@ -5,6 +5,7 @@ from gmmseg.evaluation.components import ComponentMetrics
 from gmmseg.evaluation.confusion import ConfusionMatrix
 from gmmseg.evaluation.detection import AnomalyCurve
 from gmmseg.evaluation.pooled import EvaluationError
+from gmmseg.evaluation.records import record_results
 from gmmseg.evaluation.results import (
     anomaly_entry,
     build_results,
@@ -25,5 +26,6 @@ __all__ = [
     "closed_set_entry",
     "evaluate_score_files",
     "load_results",
+    "record_results",
     "write_results",
 ]

@@ -97,12 +97,14 @@ class ComponentMetrics(PooledMetric):
 def component_overlaps(flagged: NDArray[np.bool_], mask: NDArray, preset: Preset) -> tuple[NDArray, NDArray]:
     """sIoU of every true component and PPV of every predicted one, of one image (h w).
 
-    True components that are too small become ignore before predictions on ignored pixels are removed, and
-    those before predicted components are measured.
+    Predicted components are formed off the ignored pixels and dropped where they are too small; true ones
+    that are too small are taken out after that, and with them the pixels predicted on them.
     """
-    true, true_sizes, small = _components(mask == 1, preset.smallest_true)
-    allowed = (mask != IGNORE) & ~small
-    guess, guess_sizes, _ = _components(flagged & allowed, preset.smallest_predicted)
+    guess, count, _ = _components(flagged & (mask != IGNORE), preset.smallest_predicted)
+    true, true_count, small = _components(mask == 1, preset.smallest_true)
+    guess = np.where(small, 0, guess)
+    true_sizes = np.bincount(true.ravel(), minlength=true_count + 1)[1:]
+    guess_sizes = np.bincount(guess.ravel(), minlength=count + 1)[1:]
     overlap = np.bincount(
         (true.astype(np.int64) * (len(guess_sizes) + 1) + guess).ravel(),
         minlength=(len(true_sizes) + 1) * (len(guess_sizes) + 1),
@@ -111,13 +113,14 @@ def component_overlaps(flagged: NDArray[np.bool_], mask: NDArray, preset: Preset
     covered = overlap.sum(1)
     # |K u P| - |A|: the component, and the touching predictions less their pixels on any true component
     off_truth = touching @ (guess_sizes - overlap.sum(0))
-    return covered / (true_sizes + off_truth), overlap.sum(0) / guess_sizes
+    left = guess_sizes > 0  # a prediction all on truth that is too small is neither right nor wrong
+    return covered / (true_sizes + off_truth), overlap.sum(0)[left] / guess_sizes[left]
 
 
-def _components(region: NDArray[np.bool_], smallest: int) -> tuple[NDArray, NDArray, NDArray[np.bool_]]:
-    """Components (h w) of at least ``smallest`` pixels, from 1; their sizes; where (h w) smaller ones are."""
+def _components(region: NDArray[np.bool_], smallest: int) -> tuple[NDArray, int, NDArray[np.bool_]]:
+    """Components (h w) of at least ``smallest`` pixels, from 1; how many; where (h w) smaller ones are."""
     labels, count = ndimage.label(region, structure=_EIGHT_CONNECTED)
     sizes = np.bincount(labels.ravel(), minlength=count + 1)
     large = np.append(False, sizes[1:] >= smallest)
     numbers = np.where(large, np.cumsum(large), 0)
-    return numbers[labels], sizes[large], region & ~large[labels]
+    return numbers[labels], int(large.sum()), region & ~large[labels]

@@ -109,11 +109,16 @@ def build_results(
     *,
     seeds: Mapping[str, int] | None = None,
     settings: Mapping[str, Any] | None = None,
+    weights: str | None = None,
 ) -> dict[str, Any]:
-    """Results of the run or model ``name``: entries by set, with versions, seeds and settings."""
+    """Results of the run or model ``name``: entries by set, with versions, seeds and settings.
+
+    ``weights`` tells the model's weights from others (`gmmseg.models.checkpoint.digest`).
+    """
     return {
         "format": FORMAT,
         "name": name,
+        "weights": weights,
         "sets": {key: dict(entry) for key, entry in sets.items()},
         "seeds": dict(seeds or {}),
         "settings": dict(settings or {}),

@@ -171,7 +171,8 @@ def evaluate_score_files(
             parts.update(read_scores(score_path), read_mask(mask_path, mask_values), source=str(score_path))
             _report(progress, len(pairs) + done + 1, total, score_path)
     entry = anomaly_entry({"scores": curve}, {"scores": parts} if parts else {})
-    return build_results(name, {name: entry}, settings={"scores": str(scores_dir), "masks": str(masks_dir)})
+    asked = {"scores": str(Path(scores_dir).resolve()), "masks": str(Path(masks_dir).resolve())}
+    return build_results(name, {name: {**entry, "asked": asked}}, settings=asked)
 
 
 def _report(progress: Progress | None, done: int, total: int, path: Path) -> None:
