@@ -1,5 +1,6 @@
 """Images, folders and videos in, folders of pictures out."""
 
+import errno
 import io
 import os
 from collections.abc import Callable, Iterable, Iterator
@@ -12,7 +13,7 @@ from PIL import Image
 from torch import Tensor
 
 from gmmseg.atomic import write_bytes
-from gmmseg.inference.images import ImageError, load_image
+from gmmseg.images import ImageError, load_image
 from gmmseg.inference.inputs import Input, find_inputs
 from gmmseg.inference.pictures import (
     Colours,
@@ -63,16 +64,26 @@ def predict_files(
     for item in found:
         try:
             for name, pixels in _images(item):
-                for path, data in _outputs(predictor, pixels, name, raw=raw):
-                    write_bytes(out / path, data)
+                _write(out, _outputs(predictor, pixels, name, raw=raw))
                 done += 1
                 if progress:
                     progress(done + len(failed), total, name)
-        except ImageError as error:
+        except (ImageError, FileNotFoundError) as error:
             failed.append((item.name, str(error)))
             if progress:
                 progress(done + len(failed), total, item.name)
     return PredictSummary(out, done, tuple(failed))
+
+
+def _write(out: Path, outputs: Iterable[tuple[str, bytes]]) -> None:
+    """Write each output under ``out``; a name too long for the file system is the image's fault alone."""
+    for path, data in outputs:
+        try:
+            write_bytes(out / path, data)
+        except OSError as error:
+            if error.errno != errno.ENAMETOOLONG:
+                raise
+            raise ImageError(path, "its name leaves no room for the endings of its outputs") from error
 
 
 def _total(found: list[Input]) -> int | None:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from gmmseg.inference.images import ImageSource, load_image
+from gmmseg.images import ImageSource, load_image
 from gmmseg.inference.prediction import Prediction
 from gmmseg.inference.windows import Maps, Reading, sliding, sliding_strips, strangeness, upsample, whole
 from gmmseg.models import Segmenter
