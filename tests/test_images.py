@@ -133,7 +133,7 @@ def test_files_that_are_no_images_are_refused_by_name(tmp_path):
 
 def test_images_beyond_the_limit_are_refused_with_the_way_out(tmp_path, monkeypatch):
     path = saved(Image.new("L", (100, 90)), tmp_path / "bomb.png")
-    with pytest.raises(ImageError, match=r"bomb\.png.*100x90 = 9,000 pixels exceed.*8,999.*--max-pixels 9000"):
+    with pytest.raises(ImageError, match=r"bomb\.png.*9,000 pixels exceed.*8,999.*--max-pixels 9000"):
         load_image(path, max_pixels=8_999)
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1000)  # Pillow's own limit, for others in the process
     assert load_image(path, max_pixels=9_000).shape == (3, 90, 100)

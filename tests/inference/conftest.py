@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from gmmseg.models import SegmenterOutput
+from gmmseg.models import InferenceSettings, SegmenterOutput
 
 
 class PointwiseSegmenter(nn.Module):
@@ -19,6 +19,7 @@ class PointwiseSegmenter(nn.Module):
     colours: tuple[tuple[int, int, int], ...] | None = ((200, 0, 0), (0, 200, 0), (0, 0, 200))
     threshold: float | None = None
     temperature = 1.0
+    inference = InferenceSettings()
     num_classes = 3
 
     def __init__(self, stride: int = 1, generative: bool = True) -> None:
@@ -28,6 +29,7 @@ class PointwiseSegmenter(nn.Module):
         self.dropout = nn.Dropout(0.5)
         self.mixture = object() if generative else None
         self.sizes: list[tuple[int, int]] = []
+        self.eval()
 
     def forward(self, images: Tensor) -> SegmenterOutput:
         self.sizes.append((images.shape[-2], images.shape[-1]))

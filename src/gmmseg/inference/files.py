@@ -63,7 +63,7 @@ def predict_files(
     failed: list[tuple[str, str]] = []
     for item in found:
         try:
-            for name, pixels in _images(item):
+            for name, pixels in _images(item, predictor.max_pixels):
                 _write(out, _outputs(predictor, pixels, name, raw=raw))
                 done += 1
                 if progress:
@@ -92,10 +92,10 @@ def _total(found: list[Input]) -> int | None:
     return sum(known) if len(known) == len(counts) else None
 
 
-def _images(item: Input) -> Iterator[tuple[str, Tensor]]:
+def _images(item: Input, max_pixels: int) -> Iterator[tuple[str, Tensor]]:
     """The one image or the many frames of ``item``: output name and pixels (3 h w)."""
     if not item.is_video:
-        yield item.name, load_image(item.path)
+        yield item.name, load_image(item.path, max_pixels=max_pixels)
         return
     for index, frame in enumerate(frames(item.path)):
         yield f"{item.name}/{index:06d}", load_image(frame)

@@ -15,6 +15,7 @@ from gmmseg.models.checkpoint import push_checkpoint, write_checkpoint
 from gmmseg.models.features import IMAGENET_MEAN, IMAGENET_STD, Features, resize
 from gmmseg.models.heads import GMMHead, HeadSettings, SoftmaxHead, make_head
 from gmmseg.models.outputs import SegmenterOutput
+from gmmseg.models.settings import InferenceSettings
 
 Colour = tuple[int, int, int]
 
@@ -26,7 +27,8 @@ class Segmenter(nn.Module):
     and ``backbone``. ``recipe`` is what `from_pretrained` needs to build the same network again.
     ``threshold`` says from which anomaly score on a pixel is unknown, ``temperature`` what a `Predictor`
     divides logits by for its posterior, ``typical`` how likely each class's own pixels are as a rule; all are
-    found after training (`gmmseg.inference.choose`).
+    found after training (`gmmseg.inference.choose`). ``inference``: how validation looked at images, and
+    how a `Predictor` does unless told otherwise.
     """
 
     mean: Tensor
@@ -54,6 +56,7 @@ class Segmenter(nn.Module):
         self.threshold: float | None = None
         self.temperature = 1.0
         self.typical: tuple[float, ...] | None = None
+        self.inference = InferenceSettings()
 
     @property
     def mixture(self) -> ClassMixture | None:
@@ -155,6 +158,7 @@ def replace_head(segmenter: Segmenter, settings: HeadSettings) -> Segmenter:
     )
     replaced.mean, replaced.std = segmenter.mean, segmenter.std
     replaced.label_names, replaced.colours = segmenter.label_names, segmenter.colours
+    replaced.inference = segmenter.inference
     return replaced
 
 
