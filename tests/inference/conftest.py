@@ -20,6 +20,7 @@ class PointwiseSegmenter(nn.Module):
     threshold: float | None = None
     temperature = 1.0
     inference = InferenceSettings()
+    align_corners = False
     num_classes = 3
 
     def __init__(self, stride: int = 1, generative: bool = True) -> None:

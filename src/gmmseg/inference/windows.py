@@ -17,6 +17,7 @@ from torch.nn import functional as F
 from gmmseg.mixture import anomaly_score
 from gmmseg.models import Segmenter, SegmenterOutput
 from gmmseg.models.convert import share_weights
+from gmmseg.models.features import resize
 
 SMALLEST_SIDE = 32
 """The coarsest stride in use: an image of this size has at least one cell everywhere in a network."""
@@ -71,7 +72,8 @@ def whole(segmenter: Segmenter, images: Tensor, readings: Sequence[Reading] = (s
     output = forward(segmenter, padded)
     logits = output.logits / segmenter.temperature
     maps = Maps(logits, torch.stack([_read(read, output) for read in readings], dim=1))
-    return maps.map(lambda coarse: upsample(coarse, padded.shape[-2:])[..., :height, :width])
+    full = partial(upsample, size=padded.shape[-2:], align_corners=segmenter.align_corners)
+    return maps.map(lambda coarse: full(coarse)[..., :height, :width])
 
 
 def fitting(size: tuple[int, int], stride: int) -> tuple[int, int]:
@@ -214,11 +216,9 @@ def pad(images: Tensor, height: int, width: int) -> Tensor:
     return F.pad(images, (0, right, 0, below), mode="replicate") if below or right else images
 
 
-def upsample(maps: Tensor, size: tuple[int, int] | torch.Size) -> Tensor:
-    """Maps (b c h w) at ``size``, bilinear."""
-    if maps.shape[-2:] == tuple(size):
-        return maps
-    return F.interpolate(maps.float(), size=tuple(size), mode="bilinear", align_corners=False)
+def upsample(maps: Tensor, size: tuple[int, int] | torch.Size, *, align_corners: bool = False) -> Tensor:
+    """Maps (b c h w) at ``size`` in float32, see `resize`."""
+    return resize(maps.float(), size, align_corners=align_corners)
 
 
 def rows_at(maps: Maps, size: tuple[int, int]) -> Iterator[Maps]:

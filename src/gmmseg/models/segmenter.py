@@ -74,6 +74,11 @@ class Segmenter(nn.Module):
         return stride
 
     @property
+    def align_corners(self) -> bool:
+        """How class scores are resized to the image, see `resize`; features that do not say align centres."""
+        return bool(getattr(self.features, "align_corners", False))
+
+    @property
     def backbone(self) -> nn.Module:
         """The part that came pretrained."""
         backbone = self.features.backbone
@@ -107,7 +112,7 @@ class Segmenter(nn.Module):
         log-likelihood of each cell's point under its own class, per channel of the points and weighted by
         the posterior of that class.
         """
-        terms = {"posterior": cross_entropy(resize(output.logits, labels.shape[-2:]), labels)}
+        terms = {"posterior": self._cross_entropy(output.logits, labels)}
         if extra and output.mixture is not None and output.evidence is not None:
             small = shrink_labels(labels, output.points.shape[-2:])
             if "component" in extra:
@@ -119,9 +124,14 @@ class Segmenter(nn.Module):
                     output.logits, output.evidence, small, channels=output.points.shape[1]
                 )
         if output.auxiliary:
-            each = [cross_entropy(resize(logits, labels.shape[-2:]), labels) for logits in output.auxiliary]
+            each = [self._cross_entropy(logits, labels) for logits in output.auxiliary]
             terms["auxiliary"] = torch.stack(each).mean()
         return terms
+
+    def _cross_entropy(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Of logits (b c h w) resized to labels (b H W)."""
+        full = resize(logits, labels.shape[-2:], align_corners=self.align_corners)
+        return cross_entropy(full, labels)
 
     @torch.no_grad()
     def em_points(self, output: SegmenterOutput, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
