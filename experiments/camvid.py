@@ -27,11 +27,11 @@ import torch
 import cached
 from gmmseg import run
 from gmmseg.atomic import write_bytes
-from gmmseg.config import InferenceSettings, dump_config, load_config
+from gmmseg.config import dump_config, load_config
 from gmmseg.data import open_dataset
 from gmmseg.evaluation import load_results, write_results
 from gmmseg.inference import Predictor, choose
-from gmmseg.models import Segmenter
+from gmmseg.models import InferenceSettings, Segmenter
 from gmmseg.report import plots
 
 RESULTS = Path(__file__).parent / "results"

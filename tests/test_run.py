@@ -18,7 +18,9 @@ import gmmseg
 from gmmseg import cli, run
 from gmmseg.config import load_config
 from gmmseg.data import open_dataset
-from gmmseg.inference import Choices
+from gmmseg.evaluation.evaluator import image_maps
+from gmmseg.inference import Choices, Predictor
+from gmmseg.models import InferenceSettings
 
 CLASSES = ("sky", "grass", "thing")
 
@@ -326,6 +328,8 @@ def test_a_converted_model_is_refused_until_its_mixtures_are_fitted(tmp_path, fo
     assert "raw" in outcome.stderr
     assert "never been fitted" in outcome.stderr
     assert "gmmseg fit" in outcome.stderr
+
+
 def test_held_out_classes_are_judged_from_the_command_line(folder_data, tmp_path):
     run_folder = tmp_path / "open"
     gmmseg_command(
@@ -348,3 +352,36 @@ def test_held_out_classes_are_judged_from_the_command_line(folder_data, tmp_path
     assert set(json.loads((tmp_path / "final.json").read_text())["sets"]) == set(sets)
     gmmseg_command("report", run_folder, "-d", data, "--out", tmp_path / "report.html")
     assert "unknown objects (white)" in (tmp_path / "report.html").read_text()
+
+
+@pytest.mark.parametrize(
+    "inference", [{"short_side": 48}, {"window": 64, "stride": 40}, {"short_side": 60, "window": 64}]
+)
+def test_the_view_of_validation_is_that_of_every_command(tmp_path, inference):
+    """Validation, evaluation and prediction of one image agree without a flag, and flags override."""
+    settings = [f"inference.{name}={value}" for name, value in inference.items()]
+    config = load_config("scenes", settings)
+    dataset = run.training_data(config.data)
+    run.make_segmenter(config, dataset).save_pretrained(tmp_path / "weights")
+    model = run.open_model(tmp_path / "weights")
+    assert model.inference == config.inference
+    sample = dataset[0]
+    predicted = Predictor(model).predict(sample.image)
+    shown = image_maps(Predictor(model), sample)
+    assert torch.equal(predicted.posterior, shown.posterior[0])
+    assert torch.equal(predicted.anomaly, shown.anomaly[0])
+    told = Predictor(model, short_side=0, window=0)
+    assert not torch.equal(told.predict(sample.image).anomaly, predicted.anomaly)
+    bare = gmmseg.from_pretrained(tmp_path / "weights")
+    bare.inference = InferenceSettings()
+    flagged = Predictor(bare, **inference).predict(sample.image)
+    assert torch.equal(flagged.anomaly, predicted.anomaly)
+
+
+def test_weights_without_a_view_look_at_whole_images(tmp_path):
+    gmmseg.build("tiny_unet", num_classes=3).save_pretrained(tmp_path)
+    path = tmp_path / "config.json"
+    config = json.loads(path.read_text())
+    del config["inference"]
+    path.write_text(json.dumps(config))
+    assert run.open_model(tmp_path).inference == InferenceSettings()

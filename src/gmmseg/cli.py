@@ -27,6 +27,13 @@ DataOption = Annotated[
     ),
 ]
 
+_OVERRIDE = "Default: as in the model's validation; 0 for none."
+WindowOption = Annotated[int | None, typer.Option(min=0, help=f"Side of sliding windows. {_OVERRIDE}")]
+StrideOption = Annotated[int | None, typer.Option(min=0, help=f"Stride of sliding windows. {_OVERRIDE}")]
+ShortSideOption = Annotated[
+    int | None, typer.Option(min=0, help=f"Resize images to this shorter side first. {_OVERRIDE}")
+]
+
 
 @app.command()
 def train(
@@ -122,9 +129,9 @@ def evaluate(
         bool, typer.Option(help="Also report scores after SML's boundary suppression.")
     ] = False,
     components: Annotated[str | None, typer.Option(help="Component metrics: anomaly or obstacle.")] = None,
-    window: Annotated[int | None, typer.Option(help="Side of sliding windows.")] = None,
-    stride: Annotated[int | None, typer.Option(help="Stride of sliding windows.")] = None,
-    short_side: Annotated[int | None, typer.Option(help="Resize images to this shorter side first.")] = None,
+    window: WindowOption = None,
+    stride: StrideOption = None,
+    short_side: ShortSideOption = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -140,9 +147,9 @@ def evaluate(
     from accelerate import PartialState
 
     from gmmseg import run
-    from gmmseg.config import InferenceSettings
     from gmmseg.evaluation.postprocessing import BoundarySuppression, DilatedSmoothing
     from gmmseg.evaluation.records import record_results, refuse_other_model
+    from gmmseg.models import InferenceSettings
     from gmmseg.models.checkpoint import digest
     from gmmseg.report.tables import compare
 
@@ -222,16 +229,28 @@ def predict(
     model: Annotated[str, typer.Option("--model", "-m", help="Run folder, weights, or a name on the hub.")],
     out: Annotated[Path, typer.Option(help="Folder for the pictures.")] = Path("predictions"),
     raw: Annotated[bool, typer.Option(help="Also write labels, posterior and anomaly as .npz.")] = False,
-    window: Annotated[int | None, typer.Option(help="Side of sliding windows.")] = None,
-    stride: Annotated[int | None, typer.Option(help="Stride of sliding windows.")] = None,
+    window: WindowOption = None,
+    stride: StrideOption = None,
+    short_side: ShortSideOption = None,
+    max_pixels: Annotated[
+        int | None, typer.Option(min=1, help="Largest image to read. Default: 67 million pixels.")
+    ] = None,
 ) -> None:
     """Label map, overlay, anomaly heat map and unknown mask of images, folders and videos."""
     from accelerate import PartialState
 
     from gmmseg import run
+    from gmmseg.images import MAX_PIXELS
     from gmmseg.inference import Predictor, predict_files
 
-    predictor = Predictor(run.open_model(model), window=window, stride=stride, device=PartialState().device)
+    predictor = Predictor(
+        run.open_model(model),
+        short_side=short_side,
+        window=window,
+        stride=stride,
+        max_pixels=max_pixels or MAX_PIXELS,
+        device=PartialState().device,
+    )
     with _Bar("predicting") as bar:
         summary = predict_files(predictor, inputs, out, raw=raw, progress=bar)
     typer.echo(f"{summary.done} done, in {summary.out_dir}")

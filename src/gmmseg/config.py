@@ -14,6 +14,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from gmmseg.mixture.settings import PRESETS, EMSettings
 from gmmseg.models.heads import HEAD_PRESETS, HeadSettings, head_settings
+from gmmseg.models.settings import InferenceSettings
 from gmmseg.training.settings import TrainSettings
 
 SHIPPED = files("gmmseg") / "configs"
@@ -50,16 +51,6 @@ class DataSettings:
 
 
 @dataclass(frozen=True)
-class InferenceSettings:
-    """How validation and evaluation look at an image: whole, or through square windows."""
-
-    short_side: int | None = None
-    """Images are resized to this shorter side, keeping their aspect; predictions are judged at label size."""
-    window: int | None = None
-    stride: int | None = None
-
-
-@dataclass(frozen=True)
 class ModelSettings:
     """``name`` as in ``gmmseg zoo``; ``weights`` of the backbone: none, "pretrained" (hub) or a file."""
 
@@ -79,7 +70,7 @@ class Config:
     model: ModelSettings = ModelSettings()
     em: EMSettings = PRESETS["default"]
     train: TrainSettings = field(default_factory=TrainSettings)
-    inference: InferenceSettings = InferenceSettings()
+    inference: InferenceSettings = field(default_factory=InferenceSettings)
 
 
 def load_config(source: str | Path, overrides: list[str] | tuple[str, ...] = ()) -> Config:

@@ -10,7 +10,7 @@ from accelerate import Accelerator
 from accelerate.utils import set_seed
 
 from gmmseg.atomic import write_bytes
-from gmmseg.config import Config, DataSettings, InferenceSettings, dump_config, load_config
+from gmmseg.config import Config, DataSettings, dump_config, load_config
 from gmmseg.data import SegmentationData, open_dataset
 from gmmseg.data.augmented import AugmentedDataset
 from gmmseg.data.held_out import HiddenClasses, WithoutClasses
@@ -24,25 +24,25 @@ from gmmseg.evaluation.evaluator import (
     evaluate_anomaly,
     evaluate_closed_set,
     fit_scores,
-    resized,
 )
 from gmmseg.inference import Choices, Predictor, choose
 from gmmseg.inference.predictor import UNFITTED
-from gmmseg.inference.windows import forward
 from gmmseg.mixture import DiscriminativeMixture, OnlineEM
 from gmmseg.models import Segmenter, build, from_pretrained
 from gmmseg.models.checkpoint import CONFIG_FILE, WEIGHTS_FILE, digest
 from gmmseg.models.heads import HeadSettings
 from gmmseg.models.masks import MaskSegmenter
 from gmmseg.models.segmenter import replace_head
+from gmmseg.models.settings import InferenceSettings
 from gmmseg.training.checkpoint import find_checkpoint
 from gmmseg.training.optim import freeze_backbone, make_optimizer, make_schedule, make_warm_classifier
 from gmmseg.training.trainer import Trainer
 
 Progress = Callable[[int, int, str], None]
 
-WHOLE_IMAGE = InferenceSettings()
 _PARTS = ("best", "final")  # folders of weights in a run folder
+AS_VALIDATED = InferenceSettings()
+"""Nothing is overridden: the model looks at images as it did in its validation."""
 SOFTMAX_SCORES = ("msp", "entropy", "max_logit", "energy")
 GMM_SCORES = ("nll", "msp", "entropy")
 
@@ -75,7 +75,7 @@ def train(config: Config, folder: Path, *, resume: Path | None = None, cpu: bool
         accelerator,
         config.train,
         folder,
-        (lambda model: validate(model, validation, config.inference)) if validation is not None else None,
+        (lambda model: validate(model, validation)) if validation is not None else None,
         warm_classifier,
     )
     if accelerator.is_main_process:
@@ -138,6 +138,7 @@ def make_segmenter(config: Config, dataset: SegmentationData) -> Segmenter:
     model = config.model
     segmenter = build(model.name, num_classes=len(space), head=model.head, weights=model.weights)
     segmenter.label_names, segmenter.colours = space.names, space.colours
+    segmenter.inference = config.inference
     return segmenter
 
 
@@ -187,10 +188,9 @@ def make_loader(config: Config, dataset: Any, folder: Path, accelerator: Acceler
     )
 
 
-def validate(segmenter: Segmenter, dataset: Any, settings: InferenceSettings) -> dict[str, float]:
+def validate(segmenter: Segmenter, dataset: Any) -> dict[str, float]:
     """Closed-set numbers for the log; ``score`` (the mIoU) chooses the best weights."""
-    predictor = Predictor(segmenter, window=settings.window, stride=settings.stride)
-    entry = evaluate_closed_set(predictor, dataset, short_side=settings.short_side, classwise=False)
+    entry = evaluate_closed_set(Predictor(segmenter), dataset, classwise=False)
     metrics = entry["metrics"]
     return {"score": metrics["miou"], **{name: metrics[name] for name in ("miou", "pixel_accuracy", "ece")}}
 
@@ -219,13 +219,14 @@ class _PointStream:
     """Points and labels of every image of a data set, computed anew in each pass: nothing is kept."""
 
     def __init__(self, segmenter: Segmenter, dataset: Any, progress: Progress | None) -> None:
-        self.segmenter, self.dataset, self.progress = segmenter, dataset, progress
+        self.predictor, self.dataset, self.progress = Predictor(segmenter), dataset, progress
 
     def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         for sample in samples(self.dataset, self.progress):
-            output = forward(self.segmenter, resized(sample.image.float()[None] / 255, None))
-            points, labels, *_ = self.segmenter.em_points(output, sample.labels[None].long())
-            yield points.clone(), labels
+            images, labels = sample.image.float()[None] / 255, sample.labels[None].long()
+            for output, known in self.predictor.outputs(images, labels):
+                points, classes, *_ = self.predictor.segmenter.em_points(output, known)
+                yield points.clone(), classes
 
 
 # Evaluation -------------------------------------------------------------------------------------------
@@ -240,12 +241,15 @@ def evaluate(
     training_set: Any = None,
     steps: Sequence[Any] = (),
     components: str | None = None,
-    inference: InferenceSettings = WHOLE_IMAGE,
+    inference: InferenceSettings = AS_VALIDATED,
     seeds: dict[str, int] | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """The results of a model on labelled and anomaly sets, one pass each; for `write_results`."""
-    predictor = Predictor(model, window=inference.window, stride=inference.stride)
+    """The results of a model on labelled and anomaly sets, one pass each; for `write_results`.
+
+    ``inference`` overrides how the model looks at images where it says something, as in `Predictor`.
+    """
+    predictor = Predictor(model, **vars(inference))
     keyed, chosen = _keyed(sets), make_scores(model, score_names)
     fitted_on = None
     if any(hasattr(score, "fit") for score in chosen):
@@ -254,14 +258,12 @@ def evaluate(
             raise ValueError(
                 f"{needing}: these scores need statistics of the training set; name it with --train-data"
             )
-        fit_scores(chosen, predictor, training_set, short_side=inference.short_side, progress=progress)
+        fit_scores(chosen, predictor, training_set, progress=progress)
         fitted_on = f"{training_set.name}/{training_set.split}"
     entries: dict[str, Any] = {}
     for key, dataset in keyed.items():
         if dataset.label_space is not None:
-            entry = evaluate_closed_set(
-                predictor, dataset, short_side=inference.short_side, progress=progress
-            )
+            entry = evaluate_closed_set(predictor, dataset, progress=progress)
         else:
             entry = evaluate_anomaly(
                 predictor,
@@ -269,12 +271,11 @@ def evaluate(
                 chosen,
                 steps=steps,
                 components=components,
-                short_side=inference.short_side,
                 progress=progress,
             )
-        entries[key] = {**entry, "asked": _asked(dataset, inference, fitted_on)}
+        entries[key] = {**entry, "asked": _asked(dataset, predictor.inference, fitted_on)}
     settings = {
-        "inference": inference.__dict__,
+        "inference": vars(predictor.inference),
         "score_names": [score.name for score in chosen],
         "temperature": model.temperature,
     }
@@ -314,7 +315,7 @@ def _same_files(one: Any, other: Any) -> bool:
 def _asked(dataset: Any, inference: InferenceSettings, fitted_on: str | None) -> dict[str, Any]:
     """What tells this judgement of a set from others: where it lies and how its images are looked at."""
     root = getattr(dataset, "root", None)
-    asked = {"root": None if root is None else str(Path(root).resolve()), **inference.__dict__}
+    asked = {"root": None if root is None else str(Path(root).resolve()), **vars(inference)}
     anomaly_set = dataset.label_space is None
     return {**asked, "fitted_on": fitted_on} if anomaly_set and fitted_on else asked
 

@@ -13,7 +13,6 @@ from gmmseg.atomic import write_bytes
 from gmmseg.evaluation import load_results
 from gmmseg.inference import Predictor
 from gmmseg.inference.pictures import default_colours
-from gmmseg.inference.windows import forward
 from gmmseg.labels import IGNORE
 from gmmseg.models import Segmenter
 from gmmseg.report import plots
@@ -222,11 +221,11 @@ def _projection(subject: Subject, datasets: Sequence[Any]) -> Figure | None:
 
 def _points(model: Segmenter, dataset: Any) -> tuple[torch.Tensor, torch.Tensor]:
     """Points (n d) and labels (n) of the first few images."""
-    found = []
+    found, predictor = [], Predictor(model)
     for index in range(min(_PROJECTED, len(dataset))):
         sample = dataset[index]
-        output = forward(model, sample.image.float()[None] / 255)
-        found.append(model.em_points(output, sample.labels[None].long())[:2])
+        images, labels = sample.image.float()[None] / 255, sample.labels[None].long()
+        found += [model.em_points(*each)[:2] for each in predictor.outputs(images, labels)]
     return torch.cat([points for points, _ in found]), torch.cat([labels for _, labels in found])
 
 

@@ -2,7 +2,9 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from gmmseg.data import DataError
 from gmmseg.data.check import check_dataset
@@ -53,6 +55,15 @@ def test_every_fault_is_found_at_once(folder_tree: Path, write_image, write_ids)
     assert "undefined label value 7: 64 pixels" in text
     assert text.endswith("7 problems")
     assert not report.splits["val"].problems
+
+
+def test_pixels_that_training_cannot_read_are_named(folder_tree: Path, write_ids) -> None:
+    for name, high in (("raw", 4095.0), ("fine", 1.0)):
+        ramp = np.linspace(0, high, 48, dtype=np.float32).reshape(6, 8)
+        Image.fromarray(ramp).save(folder_tree / "images" / "train" / f"{name}.tif")
+        write_ids(folder_tree / f"labels/train/{name}.png", 0)
+    (problem,) = check_dataset("folder", folder_tree).all_problems
+    assert "raw.tif: cannot be read as an image (float pixels must lie in [0, 1], not 0 .. 4095" in problem
 
 
 def test_long_lists_are_cut_in_print_only(folder_tree: Path, write_image) -> None:

@@ -10,10 +10,11 @@ from torch.utils.data import Subset
 import gmmseg
 from gmmseg.data import Scenes, ScenesAnomaly, open_dataset
 from gmmseg.evaluation import AnomalyCurve, EvaluationError
-from gmmseg.evaluation.evaluator import evaluate_anomaly, evaluate_closed_set, fit_scores, resized
+from gmmseg.evaluation.evaluator import evaluate_anomaly, evaluate_closed_set, fit_scores
 from gmmseg.evaluation.postprocessing import DilatedSmoothing
 from gmmseg.evaluation.scores import MSP, Mahalanobis, MixtureLikelihood, NegativeLogLikelihood
 from gmmseg.inference import Predictor
+from gmmseg.inference.predictor import at_short_side
 
 SCENES = Scenes("test", size=(32, 48), length=4)
 STRANGE = ScenesAnomaly("test", size=(32, 48), length=5)
@@ -75,8 +76,9 @@ def test_scores_of_points_and_components_are_fitted_and_upsampled(predictor):
 
 
 def test_images_are_judged_at_label_size_whatever_size_they_are_seen_at(predictor):
-    assert resized(torch.rand(1, 3, 32, 48), 16).shape == (1, 3, 16, 24)
-    assert evaluate_closed_set(predictor, SCENES, short_side=64)["pixels"] == 4 * 32 * 48
+    assert at_short_side(torch.rand(1, 3, 32, 48), 16).shape == (1, 3, 16, 24)
+    smaller = Predictor(predictor.segmenter, short_side=64)
+    assert evaluate_closed_set(smaller, SCENES)["pixels"] == 4 * 32 * 48
 
 
 def test_refusals(predictor):
@@ -91,7 +93,8 @@ def test_road_anomaly_runs_end_to_end(predictor, shared):
     dataset = open_dataset("road_anomaly", shared / "data" / "road_anomaly")
     some = Subset(dataset, [0, 1])
     some.name, some.label_space = dataset.name, None
-    entry = evaluate_anomaly(predictor, some, [NegativeLogLikelihood(), MSP()], short_side=180)
+    smaller = Predictor(predictor.segmenter, short_side=180)
+    entry = evaluate_anomaly(smaller, some, [NegativeLogLikelihood(), MSP()])
     masks = [dataset[index].labels for index in (0, 1)]
     assert entry["pixels"] + entry["ignored_pixels"] == sum(mask.numel() for mask in masks)
     assert entry["anomalous_pixels"] == sum(int((mask == 1).sum()) for mask in masks)

@@ -1,3 +1,4 @@
+import os
 from pathlib import Path
 
 import h5py
@@ -146,6 +147,18 @@ def test_bad_files_are_named(folders: tuple[Path, Path], spoil, message: str) ->
     spoil(*folders)
     with pytest.raises(EvaluationError, match=message):
         evaluate_score_files(*folders)
+
+
+@pytest.mark.parametrize("name", ["scores/a.npy", "scores/a.png", "scores/a.h5", "masks/a.png"])
+def test_pipes_are_refused_at_once(tmp_path: Path, name: str) -> None:
+    for folder in ("scores", "masks"):
+        (tmp_path / folder).mkdir()
+        other = tmp_path / folder / "a.png"
+        if not name.startswith(folder):
+            Image.fromarray(np.zeros((4, 4), np.uint8)).save(other)
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(EvaluationError, match=rf"{name}.*no such"):
+        evaluate_score_files(tmp_path / "scores", tmp_path / "masks")
 
 
 def test_empty_and_absent_folders_are_named(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """A segmenter whose every number can be worked out by hand."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from gmmseg.models import SegmenterOutput
+from gmmseg.models import InferenceSettings, SegmenterOutput
 
 
 class PointwiseSegmenter(nn.Module):
@@ -18,6 +19,8 @@ class PointwiseSegmenter(nn.Module):
     colours: tuple[tuple[int, int, int], ...] | None = ((200, 0, 0), (0, 200, 0), (0, 0, 200))
     threshold: float | None = None
     temperature = 1.0
+    inference = InferenceSettings()
+    align_corners = False
     num_classes = 3
     is_fitted = True
 
@@ -28,6 +31,7 @@ class PointwiseSegmenter(nn.Module):
         self.dropout = nn.Dropout(0.5)
         self.mixture = object() if generative else None
         self.sizes: list[tuple[int, int]] = []
+        self.eval()
 
     def forward(self, images: Tensor) -> SegmenterOutput:
         self.sizes.append((images.shape[-2], images.shape[-1]))
@@ -48,15 +52,25 @@ def segmenter() -> PointwiseSegmenter:
 
 
 @pytest.fixture
-def video(tmp_path: Path) -> Path:
-    """Five grey frames (32 48), each brighter than the last."""
+def make_video() -> Callable[..., Path]:
+    """Writes ``frames`` grey noisy frames (32 48), each brighter than the last; returns the path."""
     av = pytest.importorskip("av", reason="PyAV is not installed: pip install 'gmmseg[video]'")
-    path = tmp_path / "clip.mp4"
-    with av.open(str(path), "w") as container:
-        stream = container.add_stream("mpeg4", rate=5)
-        stream.width, stream.height, stream.pix_fmt = 48, 32, "yuv420p"
-        for value in (0, 50, 100, 150, 200):
-            frame = av.VideoFrame.from_ndarray(np.full((32, 48, 3), value, np.uint8), format="rgb24")
-            container.mux(stream.encode(frame))
-        container.mux(stream.encode())
-    return path
+
+    def make(path: Path, frames: int) -> Path:
+        noise = np.random.default_rng(0).integers(0, 5, (32, 48, 1)) if frames > 5 else 0
+        with av.open(str(path), "w") as container:
+            stream = container.add_stream("mpeg4", rate=5)
+            stream.width, stream.height, stream.pix_fmt = 48, 32, "yuv420p"
+            for value in np.linspace(0, 200, frames):
+                pixels = np.broadcast_to(value + noise, (32, 48, 3)).astype(np.uint8)
+                container.mux(stream.encode(av.VideoFrame.from_ndarray(pixels, format="rgb24")))
+            container.mux(stream.encode())
+        return path
+
+    return make
+
+
+@pytest.fixture
+def video(tmp_path: Path, make_video: Callable[..., Path]) -> Path:
+    """Five grey frames (32 48), each brighter than the last."""
+    return make_video(tmp_path / "clip.mp4", frames=5)

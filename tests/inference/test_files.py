@@ -1,3 +1,5 @@
+import os
+
 import numpy as np
 import pytest
 import torch
@@ -75,6 +77,37 @@ def test_a_video_becomes_one_picture_per_frame(segmenter, video, tmp_path):
         f"{index:06d}.png" for index in range(5)
     }
     assert calls[-1] == (5, 5, "clip.mp4/000004")
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5])
+@pytest.mark.parametrize("suffix", ["mkv", "avi"])
+def test_a_video_that_is_cut_off_is_a_failure(segmenter, tmp_path, make_video, suffix, share):
+    path = make_video(tmp_path / f"clip.{suffix}", frames=40)
+    assert predict_files(Predictor(segmenter), [path], tmp_path / "all").failed == ()
+    data = path.read_bytes()
+    path.write_bytes(data[: int(len(data) * share)])
+    summary = predict_files(Predictor(segmenter), [path], tmp_path / "out")
+    assert summary.done < 40
+    ((name, reason),) = summary.failed
+    assert name == f"clip.{suffix}"
+    assert "cut off" in reason
+
+
+def test_odd_directory_entries_are_listed_and_the_rest_is_done(segmenter, folder, tmp_path):
+    (folder / "broken.jpg").unlink()
+    (folder / "dangling.png").symlink_to(folder / "gone.png")
+    (folder / "loop.png").symlink_to(folder / "loop.png")
+    (folder / "around").symlink_to(folder)
+    os.mkfifo(folder / "pipe.png")
+    os.mkfifo(folder / "pipe.mp4")
+    long = "x" * 251 + ".png"
+    (folder / "a.png").rename(folder / long)
+    summary = predict_files(Predictor(segmenter), [folder], tmp_path / "out")
+    assert summary.done == 2
+    failed = dict(summary.failed)
+    assert set(failed) == {"dangling.png", "loop.png", "pipe.png", "pipe.mp4", long}
+    assert "name leaves no room" in failed[long]
+    assert all("no such" in failed[name] for name in set(failed) - {long})
 
 
 def test_a_folder_without_images_is_refused(segmenter, tmp_path):

@@ -1,4 +1,6 @@
+import copy
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -7,6 +9,10 @@ from PIL import Image
 
 import gmmseg
 from gmmseg.inference import Predictor, whole
+from gmmseg.inference.predictor import at_short_side
+from gmmseg.inference.windows import upsample
+from gmmseg.labels import IGNORE
+from gmmseg.models import InferenceSettings
 
 
 def test_prediction_is_worked_out_by_hand(segmenter):
@@ -38,7 +44,7 @@ def test_large_images_go_through_windows_unless_told_otherwise(make_segmenter):
     automatic, told = make_segmenter(), make_segmenter()
     first = Predictor(automatic).predict(image)
     second = Predictor(told, whole_up_to=4000).predict(image)
-    assert max(automatic.sizes) == (1024, 1024)
+    assert set(automatic.sizes) == {(40, 1024)}
     assert told.sizes == [(40, 2049)]
     torch.testing.assert_close(first.anomaly, second.anomaly)
 
@@ -51,7 +57,7 @@ def test_an_8k_wide_image_is_predicted_through_windows(make_segmenter):
     assert prediction.labels.shape == (96, 8192)
     torch.testing.assert_close(prediction.anomaly[:, :4000], torch.full((96, 4000), 10.0))
     torch.testing.assert_close(prediction.anomaly[:, 4200:], torch.zeros(96, 3992))
-    assert set(segmenter.sizes) == {(256, 256)}
+    assert set(segmenter.sizes) == {(96, 256)}
 
 
 def test_the_source_does_not_matter(segmenter, tmp_path, generator):
@@ -83,7 +89,7 @@ def test_a_prediction_is_ordinary_tensors(segmenter):
 
 def test_maps_are_those_of_the_windows_at_the_size_asked_for(segmenter, generator):
     images = torch.rand(2, 3, 20, 30, generator=generator)
-    expected = whole(segmenter, images, (40, 60))
+    expected = whole(segmenter, images).map(lambda maps: upsample(maps, (40, 60)))
     for predictor in (Predictor(segmenter), Predictor(segmenter, window=8)):
         maps = predictor.maps(images, (40, 60))
         torch.testing.assert_close(maps.logits, expected.logits)
@@ -121,3 +127,89 @@ def test_mixtures_that_nobody_has_fitted_are_not_shown_without_a_word():
         warnings.simplefilter("error")
         Predictor(segmenter)
         Predictor(gmmseg.build("tiny_unet", num_classes=3, head="softmax"))
+
+
+def test_long_and_thin_images_cost_what_they_hold(make_segmenter):
+    segmenter = make_segmenter(stride=4)
+    for size in ((10, 30_000), (30_000, 10)):
+        assert Predictor(segmenter).predict(torch.zeros(3, *size)).labels.shape == size
+    seen = sum(height * width for height, width in segmenter.sizes)
+    assert seen < 2 * 1.5 * 30_000 * 32
+
+
+def test_how_to_look_at_an_image_is_the_model_s_unless_told(make_segmenter, generator):
+    image = torch.rand(3, 60, 90, generator=generator)
+    segmenter = make_segmenter()
+    segmenter.inference = InferenceSettings(short_side=40, window=32, stride=20)
+    prediction = Predictor(segmenter).predict(image)
+    assert prediction.labels.shape == (60, 90)
+    assert set(segmenter.sizes) == {(32, 32)}
+    assert len(segmenter.sizes) == 2 * 3
+    small = at_short_side(image[None], 40)
+    expected = whole(segmenter, small).map(lambda maps: upsample(maps, (60, 90)))
+    torch.testing.assert_close(prediction.anomaly, expected.anomaly[0])
+    segmenter.sizes.clear()
+    Predictor(segmenter, short_side=0, window=0).predict(image)
+    assert segmenter.sizes == [(60, 90)]
+    segmenter.sizes.clear()
+    Predictor(segmenter, short_side=50, window=64).predict(image)
+    assert set(segmenter.sizes) == {(50, 64)}
+    assert len(segmenter.sizes) == 2, "another window has a stride of its own"
+
+
+def test_large_outputs_come_in_strips_and_are_the_same(make_segmenter, monkeypatch, generator):
+    segmenter = make_segmenter()
+    image = torch.rand(3, 60, 90, generator=generator)
+    at_once = Predictor(segmenter, short_side=30).predict(image)
+    monkeypatch.setattr("gmmseg.inference.windows.STRIP_PIXELS", 900)
+    predictor = Predictor(segmenter, short_side=30)
+    assert len(list(predictor.strips(image))) == 6
+    torch.testing.assert_close(predictor.predict(image).posterior, at_once.posterior)
+
+
+def test_outputs_are_what_the_predictor_sees_with_labels_where_it_says_it(make_segmenter):
+    segmenter = make_segmenter(stride=4)
+    labels = torch.zeros(1, 45, 90, dtype=torch.int64)
+    labels[:, :, 45:] = 2
+    images = (labels == 2)[:, None].float().repeat(1, 3, 1, 1)
+    windows = Predictor(segmenter, window=32, short_side=40)
+    for predictor, count in ((Predictor(segmenter), 1), (windows, 2 * 3)):
+        pairs = list(predictor.outputs(images, labels))
+        assert len(pairs) == count
+        for output, known in pairs:
+            assert known.shape[-2] == 4 * output.points.shape[-2]
+            cells = known[:, 2::4, 2::4]
+            inside = cells != IGNORE
+            wrong = (output.points[:, 0] > 0.5) != (cells == 2)
+            assert wrong[inside].float().mean() < 0.08, "all but cells on the line between both"
+            assert inside.float().mean() > 0.2
+
+
+def test_threads_on_a_model_in_training_mode_agree_and_leave_it_alone():
+    torch.manual_seed(0)
+    segmenter = gmmseg.build("tiny_unet", num_classes=4, head="softmax").train()
+    images = [torch.rand(3, 32 + 4 * i, 40) for i in range(8)]
+    twin = copy.deepcopy(segmenter).eval()
+    expected = [Predictor(twin).predict(image).posterior for image in images]
+    state = {name: value.clone() for name, value in segmenter.state_dict().items()}
+    predictor = Predictor(segmenter)
+    with ThreadPoolExecutor(4) as pool:
+        for _ in range(4):
+            found = list(pool.map(lambda image: predictor.predict(image).posterior, images))
+            assert all(torch.equal(a, b) for a, b in zip(found, expected))
+    assert all(part.training for part in segmenter.modules())
+    assert all(torch.equal(state[name], value) for name, value in segmenter.state_dict().items())
+
+
+def test_a_predictor_sees_what_is_trained_after_it_was_made():
+    segmenter = gmmseg.build("tiny_unet", num_classes=4, head="softmax").train()
+    predictor, image = Predictor(segmenter), torch.rand(3, 32, 32)
+    before = predictor.predict(image).posterior
+    with torch.no_grad():
+        for value in segmenter.parameters():
+            value.add_(0.1 * torch.randn_like(value))
+    segmenter(torch.rand(2, 3, 32, 32))  # batch-norm statistics move
+    segmenter.temperature = 2.0
+    after = predictor.predict(image).posterior
+    assert not torch.allclose(before, after)
+    assert torch.equal(after, Predictor(copy.deepcopy(segmenter).eval()).predict(image).posterior)

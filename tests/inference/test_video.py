@@ -3,7 +3,7 @@ import sys
 import numpy as np
 import pytest
 
-from gmmseg.inference.images import ImageError
+from gmmseg.images import ImageError
 from gmmseg.inference.video import frame_count, frames
 
 

@@ -3,14 +3,20 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+import gmmseg
+from gmmseg.inference import windows
 from gmmseg.inference.windows import (
     Maps,
     coverage,
-    evaluating,
+    fitting,
+    forward,
+    in_evaluation_mode,
+    rows_at,
     sliding,
     sliding_strips,
     starts,
     strangeness,
+    upsample,
     whole,
 )
 from gmmseg.models import SegmenterOutput
@@ -20,6 +26,7 @@ class Neighbours(nn.Module):
     """A 3x3 box filter: cells see their neighbours, so windows matter."""
 
     temperature = 1.0
+    align_corners = False
     stride = 1
     num_classes = 3
 
@@ -82,7 +89,7 @@ def test_strips_are_the_rows_of_the_image_in_order(generator):
 
 def test_every_window_has_the_same_size_even_on_a_small_image(segmenter):
     sliding(segmenter, torch.rand(1, 3, 5, 90), 40, 30)
-    assert set(segmenter.sizes) == {(40, 40)}
+    assert set(segmenter.sizes) == {(32, 40)}
 
 
 @pytest.mark.parametrize("size", [(1, 1), (7, 9), (8, 40), (45, 34)])
@@ -101,14 +108,37 @@ def test_upsampling_does_not_shift_with_odd_sizes(make_segmenter, generator):
     images = torch.rand(1, 3, 48, 48, generator=generator)
     full = whole(make_segmenter(stride=4), images).logits
     part = whole(make_segmenter(stride=4), images[..., :45]).logits
-    torch.testing.assert_close(part[..., :42], full[..., :42])
+    torch.testing.assert_close(part[..., :46, :42], full[..., :46, :42])
 
 
-def test_whole_resizes_to_the_size_asked_for(segmenter, generator):
-    images = torch.rand(1, 3, 8, 12, generator=generator)
-    maps = whole(segmenter, images, (20, 30))
-    expected = F.interpolate(whole(segmenter, images).scores, size=(20, 30), mode="bilinear")
-    torch.testing.assert_close(maps.scores, expected)
+@pytest.mark.parametrize("size", [(50, 70), (20, 9), (13, 200)])
+def test_rows_resized_one_strip_at_a_time_are_the_whole_resized(monkeypatch, generator, size):
+    maps = Maps(torch.rand(1, 3, 31, 40, generator=generator), torch.rand(1, 2, 31, 40, generator=generator))
+    monkeypatch.setattr(windows, "STRIP_PIXELS", 7 * size[1])
+    strips = list(rows_at(maps, size))
+    assert len(strips) == -(-size[0] // 7)
+    for name in ("logits", "scores"):
+        joined = torch.cat([getattr(strip, name) for strip in strips], 2)
+        torch.testing.assert_close(joined, upsample(getattr(maps, name), size))
+
+
+def test_sizes_that_need_padding_repeat():
+    assert fitting((480, 640), 4) == (480, 640), "the network sees what the original would"
+    assert fitting((5, 8), 4) == (32, 32)
+    assert fitting((481, 640), 4) == (512, 640)
+    assert fitting((50, 50), 7) == (448, 448)
+    sizes = {fitting((height, width), 4) for height in range(65, 193, 2) for width in range(65, 193, 2)}
+    assert sizes == {(height, width) for height in (128, 192) for width in (128, 192)}
+
+
+def test_padding_moves_nothing_that_is_far_from_it(generator):
+    """Beyond the reach of the border the labels of a real network are those of the unpadded image."""
+    torch.manual_seed(0)
+    segmenter = gmmseg.build("tiny_unet", num_classes=4).eval()
+    images = torch.rand(1, 3, 128, 190, generator=generator)
+    padded, smaller = whole(segmenter, images), whole(segmenter, images[..., :128])
+    reach = 64
+    torch.testing.assert_close(padded.logits[..., :reach], smaller.logits[..., :reach], atol=1e-4, rtol=1e-4)
 
 
 def test_posterior_sums_to_one_and_softmax_scores_by_max_logit(generator):
@@ -154,16 +184,20 @@ def test_strides_that_leave_gaps_are_refused(segmenter, stride):
         sliding(segmenter, torch.rand(1, 3, 20, 20), 8, stride)
 
 
-def test_modes_of_all_parts_are_restored_even_after_a_failure():
-    module = nn.Sequential(nn.Dropout(), nn.BatchNorm2d(3).eval(), nn.Dropout())
-    modes_inside = []
-
-    def fail():
-        with evaluating(module):
-            modes_inside.extend(part.training for part in module.modules())
-            raise RuntimeError("stop")
-
-    with pytest.raises(RuntimeError, match="stop"):
-        fail()
-    assert not any(modes_inside)
+def test_an_evaluation_copy_shares_weights_and_leaves_modes_alone():
+    module = nn.Sequential(nn.Dropout(), nn.BatchNorm2d(3).eval(), nn.Conv2d(3, 3, 1))
+    twin = in_evaluation_mode(module)
     assert [part.training for part in module.modules()] == [True, True, False, True]
+    assert not any(part.training for part in twin.modules())
+    assert all(a is b for a, b in zip(module.parameters(), twin.parameters()))
+    assert all(a is b for a, b in zip(module.buffers(), twin.buffers()))
+    assert in_evaluation_mode(twin) is twin
+
+
+@pytest.mark.parametrize("head", ["gmm", "softmax"])
+def test_weights_that_are_not_numbers_are_refused(head):
+    segmenter = gmmseg.build("tiny_unet", num_classes=4, head=head)
+    with torch.no_grad():
+        next(segmenter.head.parameters()).view(-1)[0] = torch.nan
+    with pytest.raises(ValueError, match="NaN"):
+        forward(segmenter, torch.rand(1, 3, 32, 32))

@@ -214,6 +214,54 @@ def test_upsampling_of_the_original_follows_the_twins_logits(images: Tensor) -> 
         assert torch.equal(resized, model(twin.normalise(images))["out"])
 
 
+def _dpt() -> nn.Module:
+    from transformers import DPTConfig, DPTForSemanticSegmentation
+
+    sizes = {"hidden_size": 16, "num_hidden_layers": 4, "num_attention_heads": 2, "intermediate_size": 16}
+    config = DPTConfig(
+        **sizes, image_size=64, backbone_out_indices=[0, 1, 2, 3], neck_hidden_sizes=[8, 8, 8, 8],
+        fusion_hidden_size=8, num_labels=CLASSES, use_auxiliary_head=False,
+    )  # fmt: skip
+    return DPTForSemanticSegmentation(config)
+
+
+# name: (builder, size of the image, whether the original resizes with aligned corners)
+FULL_SIZE: dict[str, tuple[Callable[[], nn.Module], tuple[int, int], bool]] = {
+    "smp_unet": (_smp("Unet", "mobilenet_v2"), (64, 96), True),
+    "smp_fpn": (_smp("FPN", "mobilenet_v2"), (64, 96), True),
+    "smp_pspnet": (_smp("PSPNet", "mobilenet_v2"), (64, 96), True),
+    "smp_deeplabv3plus": (_smp("DeepLabV3Plus", "mobilenet_v2"), (64, 96), True),
+    "torchvision_deeplab": (_torchvision("deeplabv3_mobilenet_v3_large"), (64, 88), False),
+    "segformer": (_segformer, (64, 100), False),
+    "dpt": (_dpt, (64, 64), True),
+}
+
+
+@pytest.mark.parametrize("name", FULL_SIZE)
+def test_the_twin_is_the_original_at_full_resolution(
+    name: str, generator: torch.Generator, tmp_path: Path
+) -> None:
+    torch.manual_seed(0)
+    make, size, aligned = FULL_SIZE[name]
+    model = make().eval()
+    gmmseg.convert(model, head="softmax").save_pretrained(tmp_path)
+    twin = gmmseg.from_pretrained(tmp_path)
+    assert twin.align_corners is aligned
+    image = torch.rand(1, 3, *size, generator=generator)
+    with torch.no_grad():
+        original = _logits(model(twin.normalise(image)))
+    if original.shape[-2:] != size:  # transformers' own post-processing
+        original = F.interpolate(original, size=size, mode="bilinear", align_corners=False)
+    maps = gmmseg.Predictor(twin).maps(image)
+    torch.testing.assert_close(maps.logits, original, atol=1e-4, rtol=1e-4)
+    assert torch.equal(maps.logits.argmax(1), original.argmax(1))
+    # The loss is taken of the same scores that are predicted.
+    labels = torch.randint(0, CLASSES, (1, *size), generator=generator)
+    with torch.no_grad():
+        loss = twin.losses(twin(image), labels)["posterior"]
+    torch.testing.assert_close(loss, F.cross_entropy(original, labels), atol=1e-4, rtol=1e-4)
+
+
 def _smp_architectures() -> list[str]:
     import segmentation_models_pytorch as smp
 

@@ -6,10 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
 
 from gmmseg.data.catalog import Layout, find_layout, find_root
-from gmmseg.data.files import DataError, read_ids
+from gmmseg.data.files import DataError, read_ids, read_image
 from gmmseg.data.paired import Pair
 
 Progress = Callable[[int, int], None]
@@ -163,12 +162,10 @@ def _judge(pair: Pair, report: SplitReport) -> None:
 
 
 def _image_size(path: Path, report: SplitReport) -> tuple[int, int] | None:
-    """(width, height) of a readable image. The whole file is decoded: truncation shows only at its end."""
+    """(width, height) of an image that training can read: all of it is decoded, as training would."""
     try:
-        with Image.open(path) as file:
-            file.load()
-            turned = file.getexif().get(0x0112, 1) in (5, 6, 7, 8)
-            return file.size[::-1] if turned else file.size
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        report.problems.append(f"{path}: cannot be read as an image ({error}); replace or remove it")
+        height, width, _ = read_image(path).shape
+    except DataError as error:
+        report.problems.append(str(error))
         return None
+    return width, height

@@ -3,9 +3,12 @@
 from pathlib import Path
 
 import numpy as np
-from PIL import Image, ImageOps
 
-IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".ppm"})
+from gmmseg import images
+from gmmseg.images import IMAGE_SUFFIXES, ImageError, open_image
+
+MAX_PIXELS = 178_956_970
+"""Largest image or label map of a data set: where Pillow stops by itself."""
 
 
 class DataError(ValueError):
@@ -13,20 +16,20 @@ class DataError(ValueError):
 
 
 def read_image(path: Path) -> np.ndarray:
-    """RGB image (h w 3) uint8, turned upright as its EXIF data says."""
+    """RGB image (h w 3) uint8, read as prediction reads it: upright, 16 bits and floats scaled to 8 bits."""
     try:
-        with Image.open(path) as file:
-            return np.array(ImageOps.exif_transpose(file).convert("RGB"))
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise DataError(f"{path}: cannot be read as an image ({error}); replace or remove it") from error
+        return images.read_image(path, max_pixels=MAX_PIXELS)
+    except (ImageError, OSError) as error:
+        reason = getattr(error, "reason", error)
+        raise DataError(f"{path}: cannot be read as an image ({reason}); replace or remove it") from error
 
 
 def read_ids(path: Path) -> np.ndarray:
     """Label ids (h w), integers as stored: palette images give their indices."""
     try:
-        with Image.open(path) as file:
+        with open_image(path, max_pixels=MAX_PIXELS) as file:
             bands, ids = file.getbands(), np.array(file)
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+    except (OSError, SyntaxError, ValueError) as error:
         raise DataError(f"{path}: cannot be read as a label image ({error}); replace or remove it") from error
     if len(bands) != 1:
         raise DataError(

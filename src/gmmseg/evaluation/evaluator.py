@@ -5,7 +5,6 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from gmmseg import distributed
 from gmmseg.evaluation.calibration import CalibrationError
@@ -15,7 +14,7 @@ from gmmseg.evaluation.detection import AnomalyCurve
 from gmmseg.evaluation.pooled import EvaluationError
 from gmmseg.evaluation.results import anomaly_entry, closed_set_entry
 from gmmseg.inference import Maps, Predictor
-from gmmseg.inference.windows import forward, strangeness
+from gmmseg.inference.windows import strangeness
 
 Progress = Callable[[int, int, str], None]
 PostProcess = Callable[[Tensor, Tensor], Tensor]
@@ -40,22 +39,10 @@ class Score(Protocol):
     def __call__(self, output: Any) -> Tensor: ...
 
 
-def image_maps(
-    predictor: Predictor, sample: Sample, short_side: int | None, scores: Sequence[Score] = ()
-) -> Maps:
+def image_maps(predictor: Predictor, sample: Sample, scores: Sequence[Score] = ()) -> Maps:
     """One image through the network once: logits and ``scores`` (1 s h w) at label resolution."""
-    images = resized(sample.image.float()[None] / 255, short_side)
     height, width = sample.labels.shape
-    return predictor.maps(images, (height, width), scores or (strangeness,))
-
-
-def resized(images: Tensor, short_side: int | None) -> Tensor:
-    """Images (b 3 h w) with the shorter side as given, aspect kept."""
-    if short_side is None or min(images.shape[-2:]) == short_side:
-        return images
-    factor = short_side / min(images.shape[-2:])
-    height, width = (max(1, round(side * factor)) for side in images.shape[-2:])
-    return F.interpolate(images, size=(height, width), mode="bilinear", align_corners=False, antialias=True)
+    return predictor.maps(sample.image.float()[None] / 255, (height, width), scores or (strangeness,))
 
 
 def check_classes(dataset: Any, num_classes: int) -> None:
@@ -76,7 +63,6 @@ def evaluate_closed_set(
     predictor: Predictor,
     dataset: Any,
     *,
-    short_side: int | None = None,
     progress: Progress | None = None,
     classwise: bool = True,
 ) -> dict[str, Any]:
@@ -91,7 +77,7 @@ def evaluate_closed_set(
     temperature = predictor.segmenter.temperature
     as_trained = CalibrationError().to(predictor.device) if temperature != 1 else None
     for sample in shard(dataset, progress):
-        maps = image_maps(predictor, sample, short_side)
+        maps = image_maps(predictor, sample)
         labels = sample.labels[None].long().to(maps.logits.device)
         confusion.update(maps.logits.argmax(1), labels, source=sample.name)
         calibration.update(maps.posterior, labels, source=sample.name)
@@ -109,7 +95,6 @@ def evaluate_anomaly(
     steps: Sequence[PostProcess] = (),
     components: str | None = None,
     intervals: bool = True,
-    short_side: int | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
     """AUROC, AP and FPR95 of each score on an anomaly set; an entry for `build_results`.
@@ -122,16 +107,14 @@ def evaluate_anomaly(
         suffix = "+" + "+".join(type(step).__name__ for step in steps)
         found |= {score.name + suffix: AnomalyCurve(per_image=intervals) for score in scores}
     for sample in shard(dataset, progress):
-        maps = image_maps(predictor, sample, short_side, scores)
+        maps = image_maps(predictor, sample, scores)
         for score, raw in zip(scores, maps.scores[0]):
             found[score.name].update(raw.cpu(), sample.labels, source=sample.name)
             if steps:
                 found[score.name + suffix].update(
                     _processed(raw, maps, steps).cpu(), sample.labels, sample.name
                 )
-    parts = (
-        _components(predictor, dataset, scores, found, components, short_side, progress) if components else {}
-    )
+    parts = _components(predictor, dataset, scores, found, components, progress) if components else {}
     return anomaly_entry(found, parts)
 
 
@@ -149,7 +132,6 @@ def _components(
     scores: Sequence[Score],
     found: dict[str, AnomalyCurve],
     preset: str,
-    short_side: int | None,
     progress: Progress | None,
 ) -> dict[str, ComponentMetrics]:
     """The second pass: component metrics at each score's best pixel F1."""
@@ -158,7 +140,7 @@ def _components(
         for score in scores
     }
     for sample in shard(dataset, progress):
-        maps = image_maps(predictor, sample, short_side, scores)
+        maps = image_maps(predictor, sample, scores)
         for score, raw in zip(scores, maps.scores[0]):
             parts[score.name].update(raw.cpu(), sample.labels, source=sample.name)
     return parts
@@ -180,18 +162,14 @@ def fit_scores(
     predictor: Predictor,
     dataset: Any,
     *,
-    short_side: int | None = None,
     progress: Progress | None = None,
 ) -> None:
     """Fit those scores that need statistics, on a labelled set (the training set)."""
     for score in scores:
         if hasattr(score, "fit"):
-            score.fit(_outputs(predictor, dataset, short_side, progress))
+            score.fit(_outputs(predictor, dataset, progress))
 
 
-def _outputs(
-    predictor: Predictor, dataset: Any, short_side: int | None, progress: Progress | None
-) -> Iterator[tuple[Any, Tensor]]:
+def _outputs(predictor: Predictor, dataset: Any, progress: Progress | None) -> Iterator[tuple[Any, Tensor]]:
     for sample in shard(dataset, progress):
-        images = resized(sample.image.float()[None] / 255, short_side).to(predictor.device)
-        yield forward(predictor.segmenter, images), sample.labels[None].long()
+        yield from predictor.outputs(sample.image.float()[None] / 255, sample.labels[None].long())

@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image
 
 from gmmseg.evaluation.components import ComponentMetrics
 from gmmseg.evaluation.detection import AnomalyCurve
 from gmmseg.evaluation.pooled import EvaluationError
 from gmmseg.evaluation.results import anomaly_entry, build_results
+from gmmseg.images import open_image
 from gmmseg.labels import IGNORE
 
 SCORE_SUFFIXES = (".npy", ".npz", ".png", ".h5", ".hdf5")
@@ -23,6 +23,7 @@ Progress = Callable[[int, int, str], None]
 
 def read_scores(path: Path) -> np.ndarray:
     """The score map (h w) of a file, in the type it was saved in."""
+    _refuse_pipes(path)
     try:
         scores = _READERS[path.suffix.lower()](path)
     except KeyError:
@@ -36,6 +37,12 @@ def read_scores(path: Path) -> np.ndarray:
     if scores.ndim != 2:
         raise EvaluationError(f"{path}: a score map has two axes (h w), this one has shape {scores.shape}")
     return scores
+
+
+def _refuse_pipes(path: Path) -> None:
+    """Reading a pipe would wait for ever."""
+    if not path.is_file():
+        raise EvaluationError(f"{path}: no such file; scores and masks are regular files")
 
 
 def _read_npz(path: Path) -> np.ndarray:
@@ -53,7 +60,7 @@ def _read_hdf5(path: Path) -> np.ndarray:
 
 
 def _read_png(path: Path) -> np.ndarray:
-    with Image.open(path) as image:
+    with open_image(path) as image:
         if image.mode in ("P", "RGB", "RGBA", "LA"):
             raise EvaluationError(
                 f"{path}: a score PNG is greyscale of 8 or 16 bits, this one is {image.mode}"
@@ -81,7 +88,7 @@ _READERS: dict[str, Callable[[Path], np.ndarray]] = {
 def read_mask(path: Path, values: Mapping[int, int] = MASK_VALUES) -> np.ndarray:
     """The mask (h w) uint8 of 0, 1 and IGNORE; ``values`` says what the file's own values stand for."""
     try:
-        with Image.open(path) as image:
+        with open_image(path) as image:
             raw = np.asarray(image)
     except (OSError, ValueError) as error:
         raise EvaluationError(f"{path}: cannot be read as a mask ({error})") from error

@@ -1,8 +1,8 @@
 """From a segmenter and images to predictions, thresholds and pictures."""
 
+from gmmseg.images import ImageError, load_image
 from gmmseg.inference.choices import Choices, choose
 from gmmseg.inference.files import PredictSummary, predict_files
-from gmmseg.inference.images import ImageError, load_image
 from gmmseg.inference.prediction import Prediction
 from gmmseg.inference.predictor import Predictor
 from gmmseg.inference.thresholds import ScoreHistogram

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from gmmseg.inference.images import load_image
+from gmmseg.images import load_image
 from gmmseg.inference.predictor import Predictor
 from gmmseg.inference.thresholds import ScoreHistogram
 from gmmseg.inference.windows import Reading, strangeness

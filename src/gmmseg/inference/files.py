@@ -1,5 +1,6 @@
 """Images, folders and videos in, folders of pictures out."""
 
+import errno
 import io
 import os
 from collections.abc import Callable, Iterable, Iterator
@@ -12,7 +13,7 @@ from PIL import Image
 from torch import Tensor
 
 from gmmseg.atomic import write_bytes
-from gmmseg.inference.images import ImageError, load_image
+from gmmseg.images import ImageError, load_image
 from gmmseg.inference.inputs import Input, find_inputs
 from gmmseg.inference.pictures import (
     Colours,
@@ -62,17 +63,27 @@ def predict_files(
     failed: list[tuple[str, str]] = []
     for item in found:
         try:
-            for name, pixels in _images(item):
-                for path, data in _outputs(predictor, pixels, name, raw=raw):
-                    write_bytes(out / path, data)
+            for name, pixels in _images(item, predictor.max_pixels):
+                _write(out, _outputs(predictor, pixels, name, raw=raw))
                 done += 1
                 if progress:
                     progress(done + len(failed), total, name)
-        except ImageError as error:
+        except (ImageError, FileNotFoundError) as error:
             failed.append((item.name, str(error)))
             if progress:
                 progress(done + len(failed), total, item.name)
     return PredictSummary(out, done, tuple(failed))
+
+
+def _write(out: Path, outputs: Iterable[tuple[str, bytes]]) -> None:
+    """Write each output under ``out``; a name too long for the file system is the image's fault alone."""
+    for path, data in outputs:
+        try:
+            write_bytes(out / path, data)
+        except OSError as error:
+            if error.errno != errno.ENAMETOOLONG:
+                raise
+            raise ImageError(path, "its name leaves no room for the endings of its outputs") from error
 
 
 def _total(found: list[Input]) -> int | None:
@@ -81,10 +92,10 @@ def _total(found: list[Input]) -> int | None:
     return sum(known) if len(known) == len(counts) else None
 
 
-def _images(item: Input) -> Iterator[tuple[str, Tensor]]:
+def _images(item: Input, max_pixels: int) -> Iterator[tuple[str, Tensor]]:
     """The one image or the many frames of ``item``: output name and pixels (3 h w)."""
     if not item.is_video:
-        yield item.name, load_image(item.path)
+        yield item.name, load_image(item.path, max_pixels=max_pixels)
         return
     for index, frame in enumerate(frames(item.path)):
         yield f"{item.name}/{index:06d}", load_image(frame)

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from gmmseg.inference.images import IMAGE_SUFFIXES
+from gmmseg.images import IMAGE_SUFFIXES
 from gmmseg.inference.video import VIDEO_SUFFIXES
 
 

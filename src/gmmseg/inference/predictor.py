@@ -1,15 +1,32 @@
 """A segmenter and an image in, a Prediction out."""
 
+import itertools
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
-from gmmseg.inference.images import ImageSource, load_image
+from gmmseg.images import MAX_PIXELS, ImageSource, load_image
 from gmmseg.inference.prediction import Prediction
-from gmmseg.inference.windows import Maps, Reading, sliding, sliding_strips, strangeness, upsample, whole
-from gmmseg.models import Segmenter
+from gmmseg.inference.windows import (
+    Maps,
+    Reading,
+    fitting,
+    forward,
+    in_evaluation_mode,
+    joined,
+    pad,
+    rows_at,
+    sliding_strips,
+    strangeness,
+    whole,
+    window_starts,
+)
+from gmmseg.labels import IGNORE
+from gmmseg.models import Segmenter, SegmenterOutput
+from gmmseg.models.segmenter import shrink_labels
 
 DEFAULT_WINDOW = 1024
 UNFITTED = (
@@ -19,30 +36,43 @@ UNFITTED = (
 
 
 class Predictor:
-    """Predicts images of any size with ``segmenter``, which it leaves as it found it.
+    """Predicts images of any size with ``segmenter``, whose mode and state it never touches.
 
-    Images whose longer side is at most ``whole_up_to`` are predicted in one pass; larger ones, and all of
-    them when ``window`` is given, through windows of ``window`` pixels (default 1024), ``stride`` apart
-    (default three quarters of the window). ``device`` moves the segmenter; by default it stays where it is.
+    How to look at an image is the model's own (``segmenter.inference``), as in its validation;
+    ``short_side``, ``window`` and ``stride`` override it, 0 switches one off. Without a window, images
+    (resized to the shorter side, if there is one) whose longer side is at most ``whole_up_to`` are predicted
+    in one pass and larger ones through windows of 1024 pixels, three quarters of a window apart.
+    ``device`` moves the segmenter; by default it stays where it is.
+    Files of more than ``max_pixels`` are refused. Several threads may use one predictor.
     """
 
     def __init__(
         self,
         segmenter: Segmenter,
         *,
+        short_side: int | None = None,
         window: int | None = None,
         stride: int | None = None,
         whole_up_to: int = 2048,
+        max_pixels: int = MAX_PIXELS,
         device: torch.device | str | None = None,
     ) -> None:
-        if stride is not None and window is None:
-            raise ValueError("a window stride needs a window: give both, or only the window")
         if not segmenter.is_fitted:
             warnings.warn(UNFITTED, stacklevel=2)
         self.segmenter = segmenter if device is None else segmenter.to(device)
-        self.window = window or DEFAULT_WINDOW
-        self.stride = stride or max(1, self.window * 3 // 4)
-        self.whole_up_to = 0 if window else whole_up_to
+        self.inference = segmenter.inference.override(short_side, window, stride)
+        self.window = self.inference.window or DEFAULT_WINDOW
+        self.stride = self.inference.stride or max(1, self.window * 3 // 4)
+        self.whole_up_to = 0 if self.inference.window else whole_up_to
+        self.max_pixels = max_pixels
+        self._network = in_evaluation_mode(self.segmenter)
+
+    @property
+    def network(self) -> Segmenter:
+        """The segmenter in evaluation mode: itself, or a copy that shares its weights."""
+        self._network = in_evaluation_mode(self._network)
+        self._network.temperature = self.segmenter.temperature  # may have been chosen since
+        return self._network
 
     @property
     def device(self) -> torch.device:
@@ -52,7 +82,7 @@ class Predictor:
     @torch.no_grad()
     def predict(self, image: ImageSource) -> Prediction:
         """The Prediction of a path, PIL image, array (h w 3) or tensor (3 h w) at its own size, on CPU."""
-        pixels = load_image(image)
+        pixels = load_image(image, max_pixels=self.max_pixels)
         height, width = pixels.shape[-2:]
         labels = torch.empty(height, width, dtype=torch.uint8)
         posterior = torch.empty(self.segmenter.num_classes, height, width)
@@ -69,11 +99,8 @@ class Predictor:
 
         For images so large that the posterior of all of it would not fit in memory.
         """
-        images = pixels[None].to(self.device)
-        if self._at_once(images):
-            yield _prediction(whole(self.segmenter, images))
-            return
-        for maps in sliding_strips(self.segmenter, images, self.window, self.stride):
+        size = (pixels.shape[-2], pixels.shape[-1])
+        for maps in self._strips(pixels[None].to(self.device), size, (strangeness,)):
             yield _prediction(maps)
 
     @torch.no_grad()
@@ -84,14 +111,50 @@ class Predictor:
         readings: Sequence[Reading] = (strangeness,),
     ) -> Maps:
         """Logits and scores of images (b 3 h w) in [0, 1] at ``size`` (their own unless given)."""
-        images = images.to(self.device)
-        if self._at_once(images):
-            return whole(self.segmenter, images, size, readings)
-        maps = sliding(self.segmenter, images, self.window, self.stride, readings)
-        return maps if size is None else maps.map(lambda full: upsample(full, size))
+        own = (images.shape[-2], images.shape[-1])
+        return joined(self._strips(images.to(self.device), size or own, readings))
+
+    def outputs(self, images: Tensor, labels: Tensor) -> Iterator[tuple[SegmenterOutput, Tensor]]:
+        """What the network says of images (b 3 h w), and labels (b h w) where it says it: for statistics.
+
+        One pair for the whole image or for each window, as the predictor looks at them.
+        """
+        seen = at_short_side(images.to(self.device), self.inference.short_side)
+        known = shrink_labels(labels.to(self.device), seen.shape[-2:])
+        tops, lefts = ([0], [0]) if self._at_once(seen) else self._window_starts(seen)
+        side = max(seen.shape[-2:]) if self._at_once(seen) else self.window
+        for top, left in itertools.product(tops, lefts):
+            part = (..., slice(top, top + side), slice(left, left + side))
+            window = seen[part]
+            size = fitting((window.shape[-2], window.shape[-1]), self.segmenter.stride)
+            below, right = size[0] - window.shape[-2], size[1] - window.shape[-1]
+            padded = F.pad(known[part], (0, right, 0, below), value=IGNORE)
+            yield forward(self.network, pad(window, *size)), padded
+
+    def _strips(self, images: Tensor, size: tuple[int, int], readings: Sequence[Reading]) -> Iterator[Maps]:
+        """Maps at ``size`` as strips of rows; evaluation and prediction both come this way."""
+        seen = at_short_side(images, self.inference.short_side)
+        strips: Iterable[Maps]
+        if self._at_once(seen):
+            strips = (whole(self.network, seen, readings),)
+        else:
+            strips = sliding_strips(self.network, seen, self.window, self.stride, readings)
+        return iter(strips) if seen.shape[-2:] == size else rows_at(joined(strips), size)
+
+    def _window_starts(self, images: Tensor) -> tuple[list[int], list[int]]:
+        return window_starts((images.shape[-2], images.shape[-1]), self.window, self.stride)
 
     def _at_once(self, images: Tensor) -> bool:
         return max(images.shape[-2:]) <= self.whole_up_to
+
+
+def at_short_side(images: Tensor, short_side: int | None) -> Tensor:
+    """Images (b 3 h w) with the shorter side as given, aspect kept; as they are without one."""
+    if short_side is None or min(images.shape[-2:]) == short_side:
+        return images
+    factor = short_side / min(images.shape[-2:])
+    height, width = (max(1, round(side * factor)) for side in images.shape[-2:])
+    return F.interpolate(images, size=(height, width), mode="bilinear", align_corners=False, antialias=True)
 
 
 def _prediction(maps: Maps) -> Prediction:

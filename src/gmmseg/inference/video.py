@@ -5,26 +5,43 @@ from pathlib import Path
 
 import numpy as np
 
-from gmmseg.inference.images import ImageError
+from gmmseg.images import ImageError
 
 VIDEO_SUFFIXES = frozenset({".mp4", ".m4v", ".mov", ".mkv", ".webm", ".avi", ".mpg", ".mpeg", ".ogv", ".wmv"})
+PRESENT = 0.9
+"""A video with less than this share of what its header promises is cut off."""
 
 
 def frames(path: Path) -> Iterator[np.ndarray]:
-    """The frames of a video one after the other, each (h w 3) uint8 RGB, turned upright."""
+    """The frames of a video one after the other, each (h w 3) uint8 RGB, turned upright.
+
+    A video that ends before its header says is an ImageError, after the frames there are.
+    """
     av = _pyav(path)
+    _check_file(path)
+    seen, end = 0, 0.0
     try:
         with av.open(str(path)) as container:
-            for frame in container.decode(_stream(container, path)):
+            stream = _stream(container, path)
+            for frame in container.decode(stream):
                 turns = round(getattr(frame, "rotation", 0) / 90)  # older PyAV does not tell
                 yield np.ascontiguousarray(np.rot90(frame.to_ndarray(format="rgb24"), turns))
+                seen, end = seen + 1, max(end, (frame.time or 0.0) + _seconds_per_frame(stream))
+            promised, seconds = stream.frames, (container.duration or 0) / av.time_base
     except av.FFmpegError as error:
-        raise ImageError(f"{path}: not a readable video, broken or cut off ({error})") from error
+        raise _unreadable(path, f"broken or cut off ({error})") from error
+    if seen == 0:
+        raise _unreadable(path, "broken or cut off (not one frame can be decoded)")
+    # Headers are not exact to the frame, and sound may go on for longer.
+    if seen < PRESENT * promised - 1 or end < PRESENT * seconds:
+        raise _unreadable(path, f"cut off after {seen} frames, {end:.1f} of {seconds:.1f} seconds")
 
 
 def frame_count(path: Path) -> int | None:
     """How many frames the file says it has; None where it does not say."""
     av = _pyav(path)
+    if not path.is_file():
+        return None
     try:
         with av.open(str(path)) as container:
             return _stream(container, path).frames or None
@@ -32,10 +49,24 @@ def frame_count(path: Path) -> int | None:
         return None
 
 
+def _check_file(path: Path) -> None:
+    """Refuse pipes and devices: opening one could wait for ever."""
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: no such video file")
+
+
 def _stream(container, path: Path):
     if not container.streams.video:
-        raise ImageError(f"{path}: holds no video")
+        raise _unreadable(path, "it holds no video")
     return container.streams.video[0]
+
+
+def _seconds_per_frame(stream) -> float:
+    return float(1 / stream.average_rate) if stream.average_rate else 0.0
+
+
+def _unreadable(path: Path, reason: str) -> ImageError:
+    return ImageError(path, reason, kind="video")
 
 
 def _pyav(path: Path):

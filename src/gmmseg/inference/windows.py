@@ -5,20 +5,28 @@ Between two classes a pixel's evidence for either is interpolated down; its scor
 of a known object strange.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from gmmseg.mixture import anomaly_score
 from gmmseg.models import Segmenter, SegmenterOutput
+from gmmseg.models.convert import share_weights
+from gmmseg.models.features import resize
 
 SMALLEST_SIDE = 32
 """The coarsest stride in use: an image of this size has at least one cell everywhere in a network."""
+
+REPEATED = 64
+"""Sides that have to be padded become multiples of this many pixels."""
+
+STRIP_PIXELS = 1 << 22
+"""Maps are resized to the size of a larger image than this in strips."""
 
 
 Reading = Callable[[SegmenterOutput], Tensor]
@@ -54,27 +62,32 @@ class Maps:
         return Maps(change(self.logits), change(self.scores))
 
 
-def whole(
-    segmenter: Segmenter,
-    images: Tensor,
-    size: tuple[int, int] | None = None,
-    readings: Sequence[Reading] = (strangeness,),
-) -> Maps:
-    """Maps of images (b 3 h w) in [0, 1] in one pass, at ``size`` (the images' own unless given).
+def whole(segmenter: Segmenter, images: Tensor, readings: Sequence[Reading] = (strangeness,)) -> Maps:
+    """Maps of images (b 3 h w) in [0, 1] in one pass, at their own size.
 
-    The images are continued by their border pixels up to a multiple of the network's stride, so that the
-    cells of its maps tile them exactly and the upsampled maps lie where the pixels are; and up to
-    SMALLEST_SIDE, for networks whose deepest maps would otherwise be empty.
+    The network sees them as `fitting` says, and its maps are resized over all it saw.
     """
     height, width = images.shape[-2:]
-    padded = pad(
-        images, *(next_multiple(max(side, SMALLEST_SIDE), segmenter.stride) for side in (height, width))
-    )
+    padded = pad(images, *fitting((height, width), segmenter.stride))
     output = forward(segmenter, padded)
     logits = output.logits / segmenter.temperature
     maps = Maps(logits, torch.stack([_read(read, output) for read in readings], dim=1))
-    maps = maps.map(lambda coarse: upsample(coarse, padded.shape[-2:])[..., :height, :width])
-    return maps if size is None else maps.map(lambda full: upsample(full, size))
+    full = partial(upsample, size=padded.shape[-2:], align_corners=segmenter.align_corners)
+    return maps.map(lambda coarse: full(coarse)[..., :height, :width])
+
+
+def fitting(size: tuple[int, int], stride: int) -> tuple[int, int]:
+    """The size up to which an image is continued by its border pixels before a network sees it.
+
+    Where ``stride`` divides both sides it stays as it is. Elsewhere the cells of the network's maps would
+    not tile it; since it must grow anyway, it grows to multiples of REPEATED, so that images of a thousand
+    sizes are of a few hundred for the kernels, which keep something for each. No side is below SMALLEST_SIDE.
+    """
+    height, width = (max(side, SMALLEST_SIDE) for side in size)
+    if height % stride == 0 and width % stride == 0:
+        return height, width
+    multiple = math.lcm(REPEATED, stride)
+    return next_multiple(height, multiple), next_multiple(width, multiple)
 
 
 def _read(reading: Reading, output: SegmenterOutput) -> Tensor:
@@ -97,13 +110,19 @@ def sliding(
 ) -> Maps:
     """Maps of images (b 3 h w) at their own size, the mean of all windows that see a pixel.
 
-    Windows are ``window`` square and ``stride`` apart; the last of a row or column is moved back to end at
-    the border. The mean is that of logits and of scores, for mixtures of log likelihoods: windows multiply
-    their opinions and no single one can drown the rest. An image smaller than the window is continued by
-    its border pixels.
+    Windows are ``window`` square, or as long as the image where that is less, and ``stride`` apart; the last
+    of a row or column is moved back to end at the border. The mean is that of logits and of scores, for
+    mixtures of log likelihoods: windows multiply their opinions and no single one can drown the rest.
     """
-    strips = list(sliding_strips(segmenter, images, window, stride, readings))
-    logits, scores = ([getattr(strip, name) for strip in strips] for name in ("logits", "scores"))
+    return joined(sliding_strips(segmenter, images, window, stride, readings))
+
+
+def joined(strips: Iterable[Maps]) -> Maps:
+    """Strips of rows, from top to bottom, as one."""
+    every = list(strips)
+    if len(every) == 1:
+        return every[0]
+    logits, scores = ([getattr(strip, name) for strip in every] for name in ("logits", "scores"))
     return Maps(torch.cat(logits, dim=2), torch.cat(scores, dim=2))
 
 
@@ -119,19 +138,16 @@ def sliding_strips(
     A strip is handed out as soon as no window further down reaches it: memory is one row of windows,
     however tall the image.
     """
-    if not 1 <= stride <= window:
-        raise ValueError(f"window stride {stride} must be between 1 and the window size {window}")
     height, width = images.shape[-2:]
-    images = pad(images, max(height, window), max(width, window))
-    tops, lefts = (starts(length, window, stride) for length in images.shape[-2:])
-    across = coverage(lefts, window, images.shape[-1]).to(images.device)
-    down = coverage(tops, window, images.shape[-2]).to(images.device)
+    tops, lefts = window_starts((height, width), window, stride)
+    across = coverage(lefts, window, width).to(images.device)
+    down = coverage(tops, window, height).to(images.device)
     pending: Maps | None = None
-    for top, next_top in zip(tops, [*tops[1:], images.shape[-2]]):
+    for top, next_top in zip(tops, [*tops[1:], height]):
         row = window_row(segmenter, images[..., top : top + window, :], lefts, window, readings)
         pending = row if pending is None else add_overlap(row, pending)
-        counts = down[top : min(next_top, height), None] * across
-        yield pending.map(partial(mean_rows, counts=counts[:, :width]))
+        counts = down[top:next_top, None] * across
+        yield pending.map(partial(mean_rows, counts=counts))
         pending = pending.map(partial(rows_from, first=next_top - top))
 
 
@@ -168,10 +184,18 @@ def add_overlap(row: Maps, pending: Maps) -> Maps:
     return row
 
 
+def window_starts(size: tuple[int, int], window: int, stride: int) -> tuple[list[int], list[int]]:
+    """Tops and lefts of the windows over an image of ``size``."""
+    if not 1 <= stride <= window:
+        raise ValueError(f"window stride {stride} must be between 1 and the window size {window}")
+    height, width = size
+    return starts(height, window, stride), starts(width, window, stride)
+
+
 def starts(length: int, window: int, stride: int) -> list[int]:
     """Where windows begin so that they cover 0..length, the last one ending exactly there."""
-    regular = list(range(0, length - window, stride))
-    return [*regular, length - window]
+    last = max(length - window, 0)
+    return [*range(0, last, stride), last]
 
 
 def coverage(begins: list[int], window: int, length: int) -> Tensor:
@@ -192,26 +216,56 @@ def pad(images: Tensor, height: int, width: int) -> Tensor:
     return F.pad(images, (0, right, 0, below), mode="replicate") if below or right else images
 
 
-def upsample(maps: Tensor, size: tuple[int, int] | torch.Size) -> Tensor:
-    """Maps (b c h w) at ``size``, bilinear."""
-    if maps.shape[-2:] == tuple(size):
-        return maps
-    return F.interpolate(maps.float(), size=tuple(size), mode="bilinear", align_corners=False)
+def upsample(maps: Tensor, size: tuple[int, int] | torch.Size, *, align_corners: bool = False) -> Tensor:
+    """Maps (b c h w) at ``size`` in float32, see `resize`."""
+    return resize(maps.float(), size, align_corners=align_corners)
+
+
+def rows_at(maps: Maps, size: tuple[int, int]) -> Iterator[Maps]:
+    """``maps`` resized to ``size`` in strips of rows, from top to bottom, each of a few million pixels."""
+    height, width = size
+    rows = max(1, STRIP_PIXELS // width)
+    if rows >= height:
+        yield maps.map(partial(upsample, size=size))
+        return
+    for top in range(0, height, rows):
+        yield maps.map(partial(upsampled_rows, size=size, rows=slice(top, min(top + rows, height))))
+
+
+def upsampled_rows(maps: Tensor, size: tuple[int, int], rows: slice) -> Tensor:
+    """Some of the rows of ``upsample(maps, size)``, without the others: (b c rows w)."""
+    height = maps.shape[-2]
+    wanted = torch.arange(rows.start, rows.stop, device=maps.device)
+    centres = ((wanted + 0.5) * (height / size[0]) - 0.5).clamp(0, height - 1)
+    above = centres.long()
+    below = (above + 1).clamp_max(height - 1)
+    tall = torch.lerp(maps[..., above, :].float(), maps[..., below, :].float(), (centres - above)[:, None])
+    return upsample(tall, (len(wanted), size[1]))
 
 
 def forward(segmenter: Segmenter, images: Tensor) -> SegmenterOutput:
-    """One pass in evaluation mode without gradients; the segmenter is left in the mode it was in."""
-    with evaluating(segmenter), torch.inference_mode():
-        return segmenter(images)
+    """One pass in evaluation mode without gradients; neither mode nor state of the segmenter is touched.
+
+    An output that is not a number is refused: no threshold would call it unknown.
+    """
+    with torch.inference_mode():
+        output = in_evaluation_mode(segmenter)(images)
+    if bool(output.logits.isnan().any()):
+        raise ValueError(
+            "the network's output is not a number (NaN), so its weights are damaged or training diverged: "
+            "use weights of an earlier step, or train again"
+        )
+    return output
 
 
-@contextmanager
-def evaluating(module: nn.Module) -> Iterator[None]:
-    """Evaluation mode inside, and after it every submodule's own mode again (a frozen part stays frozen)."""
-    modes = [(part, part.training) for part in module.modules()]
-    module.eval()
-    try:
-        yield
-    finally:
-        for part, training in modes:
-            part.training = training
+def in_evaluation_mode(segmenter: Segmenter) -> Segmenter:
+    """``segmenter`` itself if all of it is in evaluation mode, else a copy of its modules that is.
+
+    The copy shares every parameter and buffer, so it costs no memory and sees what is trained later.
+    Switching the mode of the model instead would disturb whoever else uses it at the same time.
+    """
+    if not any(part.training for part in segmenter.modules()):
+        return segmenter
+    twin = share_weights(segmenter).eval()
+    assert isinstance(twin, type(segmenter))
+    return twin

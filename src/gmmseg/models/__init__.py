@@ -6,6 +6,7 @@ from gmmseg.models.outputs import SegmenterOutput
 from gmmseg.models.pretrained import from_pretrained
 from gmmseg.models.reference_import import import_reference
 from gmmseg.models.segmenter import Segmenter
+from gmmseg.models.settings import InferenceSettings
 from gmmseg.models.weights import WeightsError
 from gmmseg.models.zoo import ZOO, build
 
@@ -15,6 +16,7 @@ __all__ = [
     "ConversionError",
     "GMMHead",
     "HeadSettings",
+    "InferenceSettings",
     "Segmenter",
     "SegmenterOutput",
     "SoftmaxHead",

@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import tempfile
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -51,6 +52,7 @@ def describe(segmenter: "Segmenter") -> dict[str, Any]:
         "threshold": segmenter.threshold,
         "temperature": segmenter.temperature,
         "typical": segmenter.typical,
+        "inference": asdict(segmenter.inference),
     }
 
 

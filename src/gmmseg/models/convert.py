@@ -135,6 +135,7 @@ def dissect_at(model: nn.Module, name: str, source: dict[str, Any]) -> Dissectio
     channels, num_classes = _shape_of(layer, name)
     classifier = ChannelsLastClassifier(layer) if isinstance(layer, nn.Linear) else layer
     features = TappedFeatures(model, name, channels, channels_last=isinstance(layer, nn.Linear))
+    features.align_corners = _aligns_corners(model, name)
     return Dissection(features, classifier, num_classes, source)
 
 
@@ -150,6 +151,15 @@ def _shape_of(layer: nn.Module, name: str) -> tuple[int, int]:
         return only.in_channels, only.out_channels
     assert isinstance(only, nn.Linear)
     return only.in_features, only.out_features
+
+
+def _aligns_corners(model: nn.Module, name: str) -> bool:
+    """Whether a layer after the one called ``name``, in the same sequence, upsamples with aligned corners."""
+    parent, _, last = name.rpartition(".")
+    sequence = model.get_submodule(parent)
+    layers = dict(sequence.named_children()) if isinstance(sequence, nn.Sequential) else {last: sequence}
+    after = list(layers.values())[list(layers).index(last) + 1 :]
+    return any(isinstance(layer, nn.Upsample) and bool(layer.align_corners) for layer in after)
 
 
 class _Reached(Exception):

@@ -21,13 +21,15 @@ class Features(NamedTuple):
 class FeatureExtractor(nn.Module):
     """Normalised images (b 3 H W) -> Features with a main map (b out_channels ceil(H/stride) ceil(W/stride)).
 
-    ``backbone`` is the part that comes pretrained; ``auxiliary_channels``: widths of the auxiliary maps.
+    ``backbone`` is the part that comes pretrained; ``auxiliary_channels``: widths of the auxiliary maps;
+    ``align_corners``: how the network's scores are resized to the image, as in `resize`.
     """
 
     out_channels: int
     stride: int
     backbone: nn.Module
     auxiliary_channels: tuple[int, ...] = ()
+    align_corners: bool = False
     mean: tuple[float, float, float] = IMAGENET_MEAN
     std: tuple[float, float, float] = IMAGENET_STD
 
@@ -53,11 +55,15 @@ def separable_conv(in_channels: int, out_channels: int, *, dilation: int = 1) ->
     return nn.Sequential(depthwise, conv_bn_relu(in_channels, out_channels, 1))
 
 
-def resize(maps: Tensor, size: tuple[int, int] | torch.Size) -> Tensor:
-    """Bilinear resize of maps (b c h w) to ``size``, pixel centres aligned."""
+def resize(maps: Tensor, size: tuple[int, int] | torch.Size, *, align_corners: bool = False) -> Tensor:
+    """Bilinear resize of maps (b c h w) to ``size``.
+
+    A cell lies over the middle of its pixels, or, with ``align_corners``, the centres of the first and the
+    last cell lie over the centres of the first and the last pixel.
+    """
     if maps.shape[-2:] == tuple(size):
         return maps
-    return F.interpolate(maps, size=tuple(size), mode="bilinear", align_corners=False)
+    return F.interpolate(maps, size=tuple(size), mode="bilinear", align_corners=align_corners)
 
 
 def pad_to_multiple(images: Tensor, divisor: int) -> Tensor:

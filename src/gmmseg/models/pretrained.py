@@ -11,6 +11,7 @@ from gmmseg.models.heads import HeadSettings
 from gmmseg.models.huggingface import rebuild_transformers
 from gmmseg.models.reference_import import build_reference
 from gmmseg.models.segmenter import Segmenter
+from gmmseg.models.settings import InferenceSettings
 from gmmseg.models.smp import rebuild_smp
 from gmmseg.models.torchvision_models import rebuild_torchvision
 from gmmseg.models.weights import WeightsError
@@ -36,9 +37,10 @@ def from_pretrained(folder: str | Path, *, architecture: nn.Module | None = None
     segmenter.label_names = tuple(config["label_names"]) if config["label_names"] else None
     segmenter.colours = tuple(map(tuple, config["colours"])) if config["colours"] else None
     segmenter.threshold = config["threshold"]
-    # These two are missing in weights written before there were any.
+    # These three are missing in weights written before there were any.
     segmenter.temperature = config.get("temperature", 1.0)
     segmenter.typical = tuple(config["typical"]) if config.get("typical") else None
+    segmenter.inference = InferenceSettings(**config.get("inference", {}))
     return segmenter.eval()
 
 

@@ -16,6 +16,7 @@ from gmmseg.models.checkpoint import push_checkpoint, write_checkpoint
 from gmmseg.models.features import IMAGENET_MEAN, IMAGENET_STD, Features, resize
 from gmmseg.models.heads import GMMHead, HeadSettings, SoftmaxHead, make_head
 from gmmseg.models.outputs import EMPoints, SegmenterOutput
+from gmmseg.models.settings import InferenceSettings
 
 Colour = tuple[int, int, int]
 
@@ -27,7 +28,8 @@ class Segmenter(nn.Module):
     and ``backbone``. ``recipe`` is what `from_pretrained` needs to build the same network again.
     ``threshold`` says from which anomaly score on a pixel is unknown, ``temperature`` what a `Predictor`
     divides logits by for its posterior, ``typical`` how likely each class's own pixels are as a rule; all are
-    found after training (`gmmseg.inference.choose`).
+    found after training (`gmmseg.inference.choose`). ``inference``: how validation looked at images, and
+    how a `Predictor` does unless told otherwise.
     """
 
     mean: Tensor
@@ -55,6 +57,7 @@ class Segmenter(nn.Module):
         self.threshold: float | None = None
         self.temperature = 1.0
         self.typical: tuple[float, ...] | None = None
+        self.inference = InferenceSettings()
 
     @property
     def mixture(self) -> ClassMixture | None:
@@ -75,6 +78,11 @@ class Segmenter(nn.Module):
         stride = self.features.stride
         assert isinstance(stride, int)
         return stride
+
+    @property
+    def align_corners(self) -> bool:
+        """How class scores are resized to the image, see `resize`; features that do not say align centres."""
+        return bool(getattr(self.features, "align_corners", False))
 
     @property
     def backbone(self) -> nn.Module:
@@ -115,7 +123,7 @@ class Segmenter(nn.Module):
         the posterior of that class. ``em`` says which component is a cell's own, as its next E-step will;
         without it, the likeliest one of its class.
         """
-        terms = {"posterior": cross_entropy(resize(output.logits, labels.shape[-2:]), labels)}
+        terms = {"posterior": self._cross_entropy(output.logits, labels)}
         if extra and output.mixture is not None and output.evidence is not None:
             small = shrink_labels(labels, output.points.shape[-2:])
             if "component" in extra:
@@ -125,9 +133,14 @@ class Segmenter(nn.Module):
                     output.logits, output.evidence, small, channels=output.points.shape[1]
                 )
         if output.auxiliary:
-            each = [cross_entropy(resize(logits, labels.shape[-2:]), labels) for logits in output.auxiliary]
+            each = [self._cross_entropy(logits, labels) for logits in output.auxiliary]
             terms["auxiliary"] = torch.stack(each).mean()
         return terms
+
+    def _cross_entropy(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Of logits (b c h w) resized to labels (b H W)."""
+        full = resize(logits, labels.shape[-2:], align_corners=self.align_corners)
+        return cross_entropy(full, labels)
 
     @torch.no_grad()
     def em_points(self, output: SegmenterOutput, labels: Tensor) -> EMPoints:
@@ -164,6 +177,7 @@ def replace_head(segmenter: Segmenter, settings: HeadSettings) -> Segmenter:
     )
     replaced.mean, replaced.std = segmenter.mean, segmenter.std
     replaced.label_names, replaced.colours = segmenter.label_names, segmenter.colours
+    replaced.inference = segmenter.inference
     return replaced
 
 

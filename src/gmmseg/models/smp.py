@@ -11,8 +11,11 @@ from gmmseg.models.features import FeatureExtractor, Features, crop_to_image, pa
 class SMPFeatures(FeatureExtractor):
     """Encoder and decoder of an smp network; images are padded where its encoder asks for even sizes.
 
-    ``before`` is what its segmentation head does before the classifier: nothing, mostly.
+    ``before`` is what its segmentation head does before the classifier: nothing, mostly. After it, every
+    segmentation head of smp upsamples with aligned corners.
     """
+
+    align_corners = True
 
     def __init__(self, network: Any, before: nn.Module, out_channels: int) -> None:
         super().__init__()

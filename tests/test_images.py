@@ -1,9 +1,12 @@
+import os
+
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
-from gmmseg.inference.images import ImageError, load_image
+from gmmseg.data import files as data_files
+from gmmseg.images import ImageError, load_image, read_image
 
 
 @pytest.fixture
@@ -72,7 +75,7 @@ def test_palettes_mean_their_colours(tmp_path):
 @pytest.mark.parametrize("suffix", ["png", "tif"])
 def test_16_bits_are_scaled_not_cut_off(tmp_path, suffix):
     values = np.array([[0, 255, 256, 32768, 65535]], dtype=np.uint16)
-    expected = torch.from_numpy(values / 65535).float()[None].expand(3, -1, -1)
+    expected = torch.from_numpy(np.rint(values / 257) / 255).float()[None].expand(3, -1, -1)
     path = saved(Image.fromarray(values), tmp_path / f"deep.{suffix}")
     for source in (path, values, torch.from_numpy(values), Image.fromarray(values.astype(np.int32))):
         torch.testing.assert_close(load_image(source), expected)
@@ -128,11 +131,62 @@ def test_files_that_are_no_images_are_refused_by_name(tmp_path):
         load_image(tmp_path / "gone.png")
 
 
-def test_decompression_bombs_are_refused_with_the_way_out(tmp_path, monkeypatch):
-    path = saved(Image.new("L", (100, 100)), tmp_path / "bomb.png")
-    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1000)
-    with pytest.raises(ImageError, match=r"bomb\.png.*MAX_IMAGE_PIXELS = None"):
-        load_image(path)
+def test_images_beyond_the_limit_are_refused_with_the_way_out(tmp_path, monkeypatch):
+    path = saved(Image.new("L", (100, 90)), tmp_path / "bomb.png")
+    with pytest.raises(ImageError, match=r"bomb\.png.*9,000 pixels exceed.*8,999.*--max-pixels 9000"):
+        load_image(path, max_pixels=8_999)
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1000)  # Pillow's own limit, for others in the process
+    assert load_image(path, max_pixels=9_000).shape == (3, 90, 100)
+    assert Image.MAX_IMAGE_PIXELS == 1000
+
+
+def test_postscript_by_another_name_starts_no_program(tmp_path, monkeypatch):
+    from PIL import EpsImagePlugin
+
+    started = []
+    monkeypatch.setattr(EpsImagePlugin, "Ghostscript", lambda *_, **__: started.append(1))
+    Image.new("RGB", (4, 4)).save(tmp_path / "a.eps")
+    (tmp_path / "a.eps").rename(tmp_path / "a.png")
+    for read in (load_image, read_image, data_files.read_image, data_files.read_ids):
+        with pytest.raises(ValueError, match=r"a\.png"):
+            read(tmp_path / "a.png")
+    assert not started
+
+
+def test_pipes_are_refused_at_once(tmp_path):
+    os.mkfifo(tmp_path / "pipe.png")
+    for read in (load_image, data_files.read_image, data_files.read_ids):
+        with pytest.raises((OSError, ValueError), match=r"pipe\.png: no such image file"):
+            read(tmp_path / "pipe.png")
+
+
+def sixteen_bit(colours):
+    return Image.fromarray(colours[..., 0].astype(np.uint16) * 201)
+
+
+KINDS = {
+    "rgb.png": Image.fromarray,
+    "grey.png": lambda colours: Image.fromarray(colours[..., 0]),
+    "palette.png": lambda colours: Image.fromarray(colours).quantize(7),
+    "rgba.png": lambda colours: Image.fromarray(np.dstack([colours, colours[..., 0]])),
+    "deep.png": sixteen_bit,
+    "deep.tif": sixteen_bit,
+    "int.tif": lambda colours: Image.fromarray(colours[..., 0].astype(np.int32) * 257),
+    "float.tif": lambda colours: Image.fromarray(colours[..., 1].astype(np.float32) / 300),
+    "photo.jpg": Image.fromarray,
+}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_training_and_prediction_see_the_same_pixels(colours, tmp_path, name):
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    path = saved(KINDS[name](colours), tmp_path / name, exif=exif)
+    trained_on = torch.from_numpy(data_files.read_image(path)).movedim(-1, 0).float() / 255
+    predicted = load_image(path)
+    assert torch.equal(trained_on, predicted)
+    assert predicted.shape[1:] == ((9, 6) if name.endswith(("png", "jpg")) else predicted.shape[1:])
+    assert 0.2 < predicted.mean() < 0.8, "neither clipped nor dark"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,36 @@
+"""How a model looks at an image: plain data, saved with its weights."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class InferenceSettings:
+    """Whole images or square windows, at what size; the same for validation, evaluation and prediction."""
+
+    short_side: int | None = None
+    """Images are resized to this shorter side, keeping their aspect; predictions are of their own size."""
+    window: int | None = None
+    """Side of the windows; None: the whole image."""
+    stride: int | None = None
+    """How far apart windows are; None: three quarters of the window."""
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if value is not None and value < 0:
+                raise ValueError(f"inference.{name} is {value}: give a number of pixels, or 0 for none")
+
+    def override(self, short_side: int | None, window: int | None, stride: int | None) -> "InferenceSettings":
+        """These settings with what is given in place of them: None keeps a setting, 0 switches it off.
+
+        Another window has a stride of its own.
+        """
+        kept = self.stride if window is None else None
+        window = self.window if window is None else window
+        changed = (
+            self.short_side if short_side is None else short_side,
+            window,
+            kept if stride is None else stride,
+        )
+        if changed[2] and not window:
+            raise ValueError("a window stride needs a window: give both, or only the window")
+        return InferenceSettings(*(value or None for value in changed))
