@@ -246,11 +246,12 @@ def evaluate(
     predictor = Predictor(model, window=inference.window, stride=inference.stride)
     chosen = make_scores(model, score_names)
     entries = {}
-    if any(hasattr(score, "fit") for score in chosen):
+    needing = [score.name for score in chosen if isinstance(score, scores.FittedScore)]
+    if needing:
         if training_set is None:
-            needing = ", ".join(score.name for score in chosen if hasattr(score, "fit"))
             raise ValueError(
-                f"{needing}: these scores need statistics of the training set; name it with --train-data"
+                f"{', '.join(needing)}: these scores need statistics of the training set; "
+                "name it with --train-data"
             )
         fit_scores(chosen, predictor, training_set, short_side=inference.short_side, progress=progress)
     for dataset in sets:

@@ -14,6 +14,7 @@ from gmmseg.evaluation.confusion import ConfusionMatrix
 from gmmseg.evaluation.detection import AnomalyCurve
 from gmmseg.evaluation.pooled import EvaluationError
 from gmmseg.evaluation.results import anomaly_entry, closed_set_entry
+from gmmseg.evaluation.scores import FittedScore, fit_together
 from gmmseg.inference import Maps, Predictor
 from gmmseg.inference.windows import forward, strangeness
 
@@ -183,15 +184,15 @@ def fit_scores(
     short_side: int | None = None,
     progress: Progress | None = None,
 ) -> None:
-    """Fit those scores that need statistics, on a labelled set (the training set)."""
-    for score in scores:
-        if hasattr(score, "fit"):
-            score.fit(_outputs(predictor, dataset, short_side, progress))
+    """Fit those scores that need statistics on a labelled set (the training set), all in one pass over it."""
+    needing = [score for score in scores if isinstance(score, FittedScore)]
+    if needing:
+        fit_together(needing, _outputs(predictor, dataset, short_side, progress))
 
 
 def _outputs(
     predictor: Predictor, dataset: Any, short_side: int | None, progress: Progress | None
-) -> Iterator[tuple[Any, Tensor]]:
-    for sample in shard(dataset, progress):
+) -> Iterator[tuple[int, Any, Tensor]]:
+    for sample, index in zip(shard(dataset, progress), distributed.shard(len(dataset))):
         images = resized(sample.image.float()[None] / 255, short_side).to(predictor.device)
-        yield forward(predictor.segmenter, images), sample.labels[None].long()
+        yield index, forward(predictor.segmenter, images), sample.labels[None].long()
