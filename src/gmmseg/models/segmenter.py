@@ -120,6 +120,22 @@ class Segmenter(nn.Module):
             terms["auxiliary"] = torch.stack(each).mean()
         return terms
 
+    def label_counts(self, labels: Tensor) -> dict[str, float]:
+        """How many labelled pixels or cells each term of `losses` is the mean over, for labels (b H W).
+
+        Who adds up the losses of several batches weighs each term by its count: the sum is then that of one
+        large batch.
+        """
+        height, width = (-(-side // self.stride) for side in labels.shape[-2:])
+        cells = shrink_labels(labels, (height, width)) != IGNORE
+        pixels = float((labels != IGNORE).sum())
+        return {
+            "posterior": pixels,
+            "auxiliary": pixels,
+            "likelihood": float(cells.sum()),
+            "component": float(cells[..., ::2, ::2].sum()),
+        }
+
     @torch.no_grad()
     def em_points(self, output: SegmenterOutput, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """What `OnlineEM.step` takes: points (n d), labels (n), groups (n) = index of the image in the batch.
