@@ -52,12 +52,13 @@ class InOrder(ShuffledSampler):
         return iter(range(self.length))
 
 
-def train(case, head="default", batch_size=4, accumulate=1, backbone_multiplier=1.0, component_weight=0.5):
+def train(case, head="default", batch_size=4, accumulate=1, backbone_multiplier=1.0, component_weight=0.5,
+          save_every=100, resume=None):
     torch.manual_seed(0)
     settings = TrainSettings(
         steps=3, batch_size=batch_size // processes, accumulate=accumulate, warmup_steps=0, optimizer="sgd",
         learning_rate=0.05, backbone_multiplier=backbone_multiplier, component_weight=component_weight,
-        log_every=1,
+        log_every=1, save_every=save_every,
     )
     segmenter = gmmseg.build("tiny_unet", num_classes=10, head=head)
     if backbone_multiplier == 0:
@@ -71,7 +72,13 @@ def train(case, head="default", batch_size=4, accumulate=1, backbone_multiplier=
     schedule = make_schedule(optimizer, settings)
     em = OnlineEM(segmenter.mixture, PRESETS["default"]) if segmenter.mixture is not None else None
     (out / case).mkdir(exist_ok=True)
-    Trainer(segmenter, loader, optimizer, schedule, em, accelerator, settings, out / case).run()
+    drawn = []
+    segmenter.features.register_forward_pre_hook(lambda *given: drawn.append(torch.rand(3)))
+    trainer = Trainer(segmenter, loader, optimizer, schedule, em, accelerator, settings, out / case)
+    if resume:
+        trainer.resume(resume)
+    trainer.run()
+    torch.save(drawn, out / case / f"drawn{rank}.pt")
     torch.save(segmenter.state_dict(), out / case / f"rank{rank}.pt")
 
 
@@ -80,6 +87,8 @@ train("pole", head=HeadSettings(projection="pole"))  # batch norm of rows, in th
 train("frozen", head="softmax", backbone_multiplier=0.0)
 train("softmax", head="softmax")
 train("accumulated", head="softmax", batch_size=2, accumulate=2, backbone_multiplier=0.0)
+train("whole", head="softmax", save_every=1)
+train("resumed", head="softmax", resume=out / "whole" / "checkpoints" / "step_00000002.pt")
 accelerator.end_training()
 """
 CASES = ("default", "pole", "frozen", "softmax", "accumulated")
@@ -121,3 +130,17 @@ def test_the_loss_in_the_log_is_that_of_all_processes(trained, case):
     for one, two in zip(alone, pair):
         for name in {"loss", "posterior", "likelihood", "component"} & one.keys():
             assert two[name] == pytest.approx(one[name], rel=1e-4)
+
+
+def test_random_numbers_differ_between_processes_and_steps_and_a_resumed_run_draws_the_same(trained):
+    draws = {
+        (case, rank): torch.load(trained[2] / case / f"drawn{rank}.pt")
+        for case in ("whole", "resumed")
+        for rank in (0, 1)
+    }
+    every = [tuple(draw.tolist()) for rank in (0, 1) for draw in draws["whole", rank]]
+    assert len(set(every)) == len(every) == 6
+    for rank in (0, 1):
+        assert torch.equal(draws["resumed", rank][0], draws["whole", rank][2])
+        whole, resumed = (torch.load(trained[2] / case / f"rank{rank}.pt") for case in ("whole", "resumed"))
+        assert all(torch.equal(resumed[name], value) for name, value in whole.items())

@@ -7,6 +7,7 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
@@ -111,6 +112,7 @@ class Trainer:
 
     def _train_step(self, batches: list[Batch], log: RunLog) -> None:
         started = time.perf_counter()
+        self._seed_step()
         self._set_train_mode()
         terms: dict[str, float] = {}
         em_batches = []
@@ -138,6 +140,14 @@ class Trainer:
         self.step += 1
         images = sum(len(batch.images) for batch in batches) * self.accelerator.num_processes
         self._report(log, terms, images / (time.perf_counter() - started), em_seconds)
+
+    def _seed_step(self) -> None:
+        """Torch's random numbers (dropout, dropped paths) hang on seed, step and process, nothing else.
+
+        So they differ between processes, and a resumed run draws in every process what it would have drawn.
+        """
+        key = np.random.SeedSequence((self.settings.seed, self.step, distributed.rank()))
+        torch.manual_seed(int(key.generate_state(1, np.uint64)[0] >> 1))
 
     def _shares(self, batches: list[Batch]) -> dict[str, Tensor]:
         """What each term of the loss counts for in each of this step's ``batches``, (batches) per term.
@@ -286,8 +296,6 @@ class Trainer:
             "em": self.em.state_dict() if self.em else None,
             "average": self.average.state_dict() if self.average else None,
             "warm_classifier": self.warm_classifier.state_dict() if self.warm_classifier else None,
-            "random": torch.get_rng_state(),
-            "random_cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
         }
 
     def save(self) -> None:
@@ -311,9 +319,6 @@ class Trainer:
                 part.load_state_dict(state[name])
         self.step, self.epoch, self.batches_done = state["step"], state["epoch"], state["batches_done"]
         self.best = state["best"]
-        torch.set_rng_state(state["random"])
-        if state["random_cuda"]:
-            torch.cuda.set_rng_state_all(state["random_cuda"])
 
 
 class _StopFlag:
