@@ -12,8 +12,9 @@ WORKER = """
 import sys
 from pathlib import Path
 import torch
-from accelerate import Accelerator
 import gmmseg
+from accelerate import Accelerator
+import segmentation_models_pytorch as smp
 from gmmseg.data.augmented import AugmentedDataset
 from gmmseg.data.loading import EpochLoader, ShuffledSampler
 from gmmseg.data.scenes import Scenes
@@ -53,14 +54,17 @@ class InOrder(ShuffledSampler):
 
 
 def train(case, head="default", batch_size=4, accumulate=1, backbone_multiplier=1.0, component_weight=0.5,
-          save_every=100, resume=None):
+          save_every=100, resume=None, network=None):
     torch.manual_seed(0)
     settings = TrainSettings(
         steps=3, batch_size=batch_size // processes, accumulate=accumulate, warmup_steps=0, optimizer="sgd",
         learning_rate=0.05, backbone_multiplier=backbone_multiplier, component_weight=component_weight,
         log_every=1, save_every=save_every,
     )
-    segmenter = gmmseg.build("tiny_unet", num_classes=10, head=head)
+    if network is None:
+        segmenter = gmmseg.build("tiny_unet", num_classes=10, head=head)
+    else:
+        segmenter = gmmseg.convert(network)
     if backbone_multiplier == 0:
         freeze_backbone(segmenter)
     scenes = HalfLabelled(Scenes("train", size=(32, 48), length=8))
@@ -89,6 +93,7 @@ train("softmax", head="softmax")
 train("accumulated", head="softmax", batch_size=2, accumulate=2, backbone_multiplier=0.0)
 train("whole", head="softmax", save_every=1)
 train("resumed", head="softmax", resume=out / "whole" / "checkpoints" / "step_00000002.pt")
+train("converted", network=smp.PSPNet("mobilenet_v2", encoder_weights=None, classes=10))
 accelerator.end_training()
 """
 CASES = ("default", "pole", "frozen", "softmax", "accumulated")
@@ -120,6 +125,14 @@ def test_two_processes_equal_one(trained, case):
         scale = max(1.0, float(value.abs().max()))  # an untrained network has a basis of hundreds
         torch.testing.assert_close(first[name], value, atol=1e-5 * scale, rtol=1e-4, msg=f"{case} {name}")
         assert torch.equal(first[name], second[name]), name
+
+
+def test_a_converted_network_with_parts_out_of_use_trains(trained):
+    """Dropout makes one process differ from two; the two must agree."""
+    first, second = (torch.load(trained[2] / "converted" / f"rank{rank}.pt") for rank in (0, 1))
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    log = (trained[2] / "converted" / "log.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in log] == [1, 2, 3]
 
 
 @pytest.mark.parametrize("case", CASES)
