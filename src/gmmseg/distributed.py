@@ -4,9 +4,13 @@ The only module that talks to torch.distributed. With a single process everythin
 callers need not ask.
 """
 
+from typing import TypeVar
+
 import torch
 import torch.distributed as dist
 from torch import Tensor
+
+Value = TypeVar("Value")
 
 
 def several() -> bool:
@@ -56,6 +60,25 @@ def gather_rows(rows: Tensor) -> Tensor:
 def rows_before(count: int) -> int:
     """How many rows the processes before this one hold, if this one holds ``count``; for `gather_rows`."""
     return int(gather_rows(torch.tensor([count]))[: rank()].sum())
+
+
+def gather_objects(value: Value) -> list[Value]:
+    """Small plain values of all processes, in their order: numbers, texts, tuples of them."""
+    if not several():
+        return [value]
+    everywhere: list[Value] = [value] * world_size()
+    dist.all_gather_object(everywhere, value)
+    return everywhere
+
+
+def sum_of_those_with_values(values: Tensor | None) -> Tensor | None:
+    """`sum_over_processes` where some processes, or all, have nothing to add; None if all have nothing."""
+    mine = None if values is None else (values.shape, values.dtype)
+    known = [each for each in gather_objects(mine) if each is not None]
+    if not known:
+        return None
+    shape, dtype = known[0]
+    return sum_over_processes(torch.zeros(shape, dtype=dtype) if values is None else values)
 
 
 def any_process(flag: bool) -> bool:

@@ -252,11 +252,12 @@ def evaluate(
     predictor = Predictor(model, **vars(inference))
     keyed, chosen = _keyed(sets), make_scores(model, score_names)
     fitted_on = None
-    if any(hasattr(score, "fit") for score in chosen):
+    needing = [score.name for score in chosen if isinstance(score, scores.FittedScore)]
+    if needing:
         if training_set is None:
-            needing = ", ".join(score.name for score in chosen if hasattr(score, "fit"))
             raise ValueError(
-                f"{needing}: these scores need statistics of the training set; name it with --train-data"
+                f"{', '.join(needing)}: these scores need statistics of the training set; "
+                "name it with --train-data"
             )
         fit_scores(chosen, predictor, training_set, progress=progress)
         fitted_on = f"{training_set.name}/{training_set.split}"

@@ -12,9 +12,17 @@ from gmmseg.data import Scenes, ScenesAnomaly, open_dataset
 from gmmseg.evaluation import AnomalyCurve, EvaluationError
 from gmmseg.evaluation.evaluator import evaluate_anomaly, evaluate_closed_set, fit_scores
 from gmmseg.evaluation.postprocessing import DilatedSmoothing
-from gmmseg.evaluation.scores import MSP, Mahalanobis, MixtureLikelihood, NegativeLogLikelihood
+from gmmseg.evaluation.scores import (
+    MSP,
+    Mahalanobis,
+    MixtureLikelihood,
+    NearestNeighbours,
+    NegativeLogLikelihood,
+    StandardisedMaxLogit,
+)
 from gmmseg.inference import Predictor
 from gmmseg.inference.predictor import at_short_side
+from gmmseg.inference.windows import forward
 
 SCENES = Scenes("test", size=(32, 48), length=4)
 STRANGE = ScenesAnomaly("test", size=(32, 48), length=5)
@@ -75,6 +83,23 @@ def test_scores_of_points_and_components_are_fitted_and_upsampled(predictor):
     assert all(0 <= each["auroc"] <= 1 for each in entry["scores"].values())
 
 
+def test_all_fitted_scores_need_one_pass_over_the_training_set(predictor):
+    scores = [StandardisedMaxLogit(), Mahalanobis(), NearestNeighbours()]
+    seen = []
+    fit_scores(scores, predictor, SCENES, progress=lambda done, total, name: seen.append((done, total)))
+    assert seen == [(1, 4), (2, 4), (3, 4), (4, 4)]
+    batches = [
+        (forward(predictor.segmenter, SCENES[i].image[None] / 255), SCENES[i].labels[None].long())
+        for i in range(4)
+    ]
+    image = torch.rand(1, 3, 32, 48)
+    for score in scores:
+        alone = type(score)()
+        alone.fit(batches)
+        output = forward(predictor.segmenter, image)
+        assert torch.equal(score(output), alone(output))
+
+
 def test_images_are_judged_at_label_size_whatever_size_they_are_seen_at(predictor):
     assert at_short_side(torch.rand(1, 3, 32, 48), 16).shape == (1, 3, 16, 24)
     smaller = Predictor(predictor.segmenter, short_side=64)
@@ -113,9 +138,14 @@ if "RANK" in os.environ:
 torch.manual_seed(0)
 model = gmmseg.build("tiny_unet", num_classes=10)
 sets = [Scenes("test", size=(32, 48), length=5), ScenesAnomaly("test", size=(32, 48), length=7)]
-results = run.evaluate(model, "m", sets, score_names=["nll", "msp"])
+scores = ["nll", "msp", "sml", "mahalanobis", "knn"]
+results = [
+    # Three images are unevenly split over two processes; of one image, a process has none.
+    run.evaluate(model, "m", sets, score_names=scores, training_set=Scenes("train", size=(32, 48), length=n))
+    for n in (3, 1)
+]
 if not dist.is_initialized() or dist.get_rank() == 0:
-    print(json.dumps(results["sets"], default=str))
+    print(json.dumps([each["sets"] for each in results], default=str))
 if dist.is_initialized():
     dist.destroy_process_group()
 """

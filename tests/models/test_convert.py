@@ -168,7 +168,9 @@ class TestEveryLibrary:
         labels = torch.randint(0, 3, (2, 64, 64), generator=generator)
         output = segmenter(images)
         sum(segmenter.losses(output, labels).values()).backward()
-        assert all(value.grad is not None for value in segmenter.head.parameters())
+        # One that gets none would stop distributed training; those that take no part are frozen.
+        assert all(value.grad is not None for value in segmenter.parameters() if value.requires_grad)
+        assert all(value.requires_grad for value in model.parameters()), "of the original"
         assert any(
             value.grad is not None and value.grad.abs().sum() > 0 for value in segmenter.backbone.parameters()
         )
@@ -291,6 +293,47 @@ def test_dpt_of_smp(generator: torch.Generator) -> None:
     with torch.no_grad():
         assert torch.equal(twin(images).points, given)
         assert torch.equal(twin(images).logits, made)
+
+
+def _beit() -> nn.Module:
+    from transformers import BeitConfig, BeitForSemanticSegmentation
+
+    sizes = {"hidden_size": 16, "num_hidden_layers": 4, "num_attention_heads": 2, "intermediate_size": 16}
+    indices = {"out_indices": [0, 1, 2, 3], "use_relative_position_bias": True}
+    config = BeitConfig(num_labels=CLASSES, auxiliary_channels=8, **sizes, **indices)
+    return BeitForSemanticSegmentation(config)
+
+
+def _dpt() -> nn.Module:
+    from transformers import DPTConfig, DPTForSemanticSegmentation
+
+    sizes = {"hidden_size": 16, "num_hidden_layers": 4, "num_attention_heads": 2, "intermediate_size": 16}
+    neck = {"neck_hidden_sizes": [8, 8, 8, 8], "fusion_hidden_size": 8, "backbone_out_indices": [0, 1, 2, 3]}
+    return DPTForSemanticSegmentation(DPTConfig(num_labels=CLASSES, image_size=224, **sizes, **neck))
+
+
+def _mask2former() -> nn.Module:
+    from transformers import Mask2FormerConfig, Mask2FormerForUniversalSegmentation, SwinConfig
+
+    stages = ["stage1", "stage2", "stage3", "stage4"]
+    swin = SwinConfig(embed_dim=8, depths=[1] * 4, num_heads=[1, 2, 2, 4], window_size=4, out_features=stages)
+    config = Mask2FormerConfig(backbone_config=swin, decoder_layers=2, encoder_layers=1, hidden_dim=32)
+    config.num_labels = CLASSES
+    return Mask2FormerForUniversalSegmentation(config)
+
+
+@pytest.mark.parametrize("make", [_beit, _dpt, _mask2former, _smp("PSPNet"), _smp("FPN")])
+def test_every_parameter_that_is_trained_gets_a_gradient(make: Callable[[], nn.Module]) -> None:
+    """One that gets none would stop distributed training."""
+    model = make()
+    segmenter = gmmseg.convert(model, head=SMALL).train()
+    labels = torch.randint(0, CLASSES, (2, 224, 224), generator=torch.Generator().manual_seed(0))
+    output = segmenter(torch.rand(2, 3, 224, 224))
+    sum(segmenter.losses(output, labels).values()).backward()
+    frozen = [value for value in segmenter.parameters() if not value.requires_grad]
+    assert all(value.grad is not None for value in segmenter.parameters() if value.requires_grad)
+    assert all(value.grad is None for value in frozen)
+    assert all(value.requires_grad for value in model.parameters())
 
 
 def test_lraspp_adds_the_scores_of_two_maps(images: Tensor, tmp_path: Path) -> None:

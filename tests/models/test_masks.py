@@ -155,3 +155,28 @@ def test_scores_are_maps_of_pixels_or_refused(segmenter: MaskSegmenter, images: 
     assert whole(segmenter, images, readings=suitable).scores.shape == (2, 3, 64, 64)
     with pytest.raises(ValueError, match=r"nll_winner gives .* queries"):
         whole(segmenter, images, readings=run.make_scores(segmenter, ["nll_winner"]))
+
+
+def test_images_one_by_one_cost_what_the_batch_does_when_weighed_by_their_labels(
+    segmenter: MaskSegmenter, images: Tensor, generator: torch.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But for the mask and dice terms, which Mask2Former takes at random points; so does its matching."""
+
+    def in_order(*given):
+        return [(torch.arange(len(classes)), torch.arange(len(classes))) for classes in given[-1]]
+
+    monkeypatch.setattr(type(segmenter.criterion.matcher), "forward", in_order)
+    labels = torch.randint(0, CLASSES, (2, 64, 64), generator=generator)
+    labels[0, :, 32:], labels[1] = IGNORE, 1
+    extra = ("component", "likelihood")
+    with torch.no_grad():
+        together = segmenter.losses(segmenter(images), labels, extra)
+        parts = [
+            segmenter.losses(segmenter(image), own, extra)
+            for image, own in zip(images.split(1), labels.split(1))
+        ]
+    counts, *shares = (segmenter.label_counts(each) for each in (labels, *labels.split(1)))
+    assert counts["mask"] == counts["dice"] == CLASSES + 1
+    for name in ("posterior", *extra):
+        summed = sum(float(part[name]) * share[name] / counts[name] for part, share in zip(parts, shares))
+        assert summed == pytest.approx(float(together[name]), rel=1e-4), name

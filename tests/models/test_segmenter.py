@@ -108,6 +108,25 @@ def test_all_ignored_batch_costs_nothing(segmenter: Segmenter, batch: tuple) -> 
     assert all(value.grad.isfinite().all() for value in segmenter.parameters() if value.grad is not None)
 
 
+def test_images_one_by_one_cost_what_the_batch_does_when_weighed_by_their_labels(
+    segmenter: Segmenter, batch: tuple
+) -> None:
+    images, labels = batch
+    labels[0, 1:] = IGNORE
+    extra = ("component", "likelihood")
+    segmenter.auxiliary_heads.eval()  # their batch norm would tell the two apart
+    together = segmenter.losses(segmenter(images), labels, extra)
+    counts = segmenter.label_counts(labels)
+    parts = dict.fromkeys(together, 0.0)
+    for image, own in zip(images.split(1), labels.split(1)):
+        share = segmenter.label_counts(own)
+        for name, value in segmenter.losses(segmenter(image), own, extra).items():
+            parts[name] += value.item() * share[name] / counts[name]
+    assert parts.keys() == {"posterior", "auxiliary", *extra}
+    for name, value in together.items():
+        assert parts[name] == pytest.approx(value.item(), rel=1e-5), name
+
+
 def test_terms_come_when_asked_for(segmenter: Segmenter, batch: tuple) -> None:
     images, labels = batch
     assert set(segmenter.losses(segmenter(images), labels)) == {"posterior", "auxiliary"}

@@ -13,6 +13,7 @@ from gmmseg.evaluation.confusion import ConfusionMatrix
 from gmmseg.evaluation.detection import AnomalyCurve
 from gmmseg.evaluation.pooled import EvaluationError
 from gmmseg.evaluation.results import anomaly_entry, closed_set_entry
+from gmmseg.evaluation.scores import FittedScore, fit_together
 from gmmseg.inference import Maps, Predictor
 from gmmseg.inference.windows import strangeness
 
@@ -164,12 +165,20 @@ def fit_scores(
     *,
     progress: Progress | None = None,
 ) -> None:
-    """Fit those scores that need statistics, on a labelled set (the training set)."""
-    for score in scores:
-        if hasattr(score, "fit"):
-            score.fit(_outputs(predictor, dataset, progress))
+    """Fit those scores that need statistics on a labelled set (the training set), all in one pass over it."""
+    needing = [score for score in scores if isinstance(score, FittedScore)]
+    if needing:
+        fit_together(needing, _outputs(predictor, dataset, progress))
 
 
-def _outputs(predictor: Predictor, dataset: Any, progress: Progress | None) -> Iterator[tuple[Any, Tensor]]:
-    for sample in shard(dataset, progress):
-        yield from predictor.outputs(sample.image.float()[None] / 255, sample.labels[None].long())
+_WINDOWS = 1 << 10  # more than any training image has: numbers that no other window has
+
+
+def _outputs(
+    predictor: Predictor, dataset: Any, progress: Progress | None
+) -> Iterator[tuple[int, Any, Tensor]]:
+    """A number of its own, the output and the labels of every window of this process's images."""
+    for sample, index in zip(shard(dataset, progress), distributed.shard(len(dataset))):
+        seen = predictor.outputs(sample.image.float()[None] / 255, sample.labels[None].long())
+        for window, (output, labels) in enumerate(seen):
+            yield index * _WINDOWS + window, output, labels

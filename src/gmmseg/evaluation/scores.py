@@ -1,7 +1,8 @@
 """Anomaly scores of a segmenter's output, each a small class: higher = stranger, always.
 
 A score is called with anything that has the fields of a SegmenterOutput it needs. Those that need
-statistics are fitted first, on pairs (output, labels) of training images.
+statistics are fitted first, on outputs and labels of training images; with several processes each goes
+through its share and all get the statistics of the whole set.
 """
 
 from collections.abc import Iterable, Sequence
@@ -11,8 +12,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from gmmseg import distributed
 from gmmseg.labels import IGNORE
 from gmmseg.mixture import anomaly_score, class_evidence
+from gmmseg.mixture.sampling import hashed
 
 
 class Output(Protocol):
@@ -29,6 +32,8 @@ class Output(Protocol):
 
 
 Batches = Iterable[tuple[Output, Tensor]]
+NOTHING_SEEN = "fit has seen no labelled training pixel"
+_MOST_POINTS_OF_A_BATCH = 1 << 32
 
 
 class MSP:
@@ -68,7 +73,60 @@ class Energy:
         return -output.logits.float().logsumexp(1)
 
 
-class StandardisedMaxLogit:
+class FittedScore:
+    """A score that needs statistics of training images: `start`, `update` with each batch, `finish`."""
+
+    name: str
+
+    def fit(self, batches: Batches) -> None:
+        """Start afresh and take in pairs (output, labels), this process's share of the training set."""
+        rank, processes = distributed.rank(), distributed.world_size()
+        numbered = ((rank + place * processes, *batch) for place, batch in enumerate(batches))
+        fit_together([self], numbered)
+
+    def start(self) -> None:
+        """Forget what was taken in so far."""
+        raise NotImplementedError
+
+    def update(self, index: int, output: Output, labels: Tensor) -> None:
+        """Take in an output and its labels (b H W); ``index`` counts the batches of all processes."""
+        raise NotImplementedError
+
+    def finish(self) -> None:
+        """Merge what all processes have taken in and be ready to score."""
+        raise NotImplementedError
+
+
+def fit_together(scores: Sequence[FittedScore], batches: Iterable[tuple[int, Output, Tensor]]) -> None:
+    """Fit all ``scores`` in one pass over this process's batches (index, output, labels)."""
+    for score in scores:
+        score.start()
+    for index, output, labels in batches:
+        for score in scores:
+            score.update(index, output, labels)
+    for score in scores:
+        score.finish()
+
+
+class _SummedScore(FittedScore):
+    """A score whose statistics are sums in float64, which add up over batches and processes."""
+
+    def start(self) -> None:
+        self.sums: Tensor | None = None
+
+    def add(self, sums: Tensor) -> None:
+        self.sums = sums if self.sums is None else self.sums + sums
+
+    def merged_sums(self) -> Tensor:
+        """The sums of all processes; one that went through no batch has none to add."""
+        sums = distributed.sum_of_those_with_values(self.sums)
+        self.sums = None
+        if sums is None:
+            raise ValueError(f"{self.name}: {NOTHING_SEEN}")
+        return sums
+
+
+class StandardisedMaxLogit(_SummedScore):
     """SML: the max-logit less its mean, over its deviation, of the predicted class on training images."""
 
     name = "sml"
@@ -77,16 +135,15 @@ class StandardisedMaxLogit:
         self.means: Tensor | None = None
         self.deviations: Tensor | None = None
 
-    def fit(self, batches: Batches) -> None:
+    def update(self, index: int, output: Output, labels: Tensor) -> None:
+        """Count, sum and sum of squares of the max-logit by predicted class, (3 c)."""
+        top, guess = output.logits.double().max(1)
+        moments = torch.stack([torch.ones_like(top), top, top.square()]).flatten(1)
+        self.add(moments.new_zeros(3, output.logits.shape[1]).index_add_(1, guess.flatten(), moments))
+
+    def finish(self) -> None:
         """Mean and deviation (c) of the max-logit by predicted class; pooled for classes never predicted."""
-        sums = torch.zeros(3, 0, dtype=torch.float64)
-        for output, _ in batches:
-            top, guess = output.logits.double().max(1)
-            if sums.shape[1] == 0:
-                sums = torch.zeros(3, output.logits.shape[1], dtype=torch.float64, device=top.device)
-            moments = torch.stack([torch.ones_like(top), top, top.square()]).flatten(1)
-            sums.index_add_(1, guess.flatten(), moments)
-        _refuse_nothing(self.name, sums.numel())
+        sums = self.merged_sums()
         sums = torch.where(sums[0] > 1, sums, sums.sum(1, keepdim=True))
         means = sums[1] / sums[0]
         self.means = means.float()
@@ -98,7 +155,7 @@ class StandardisedMaxLogit:
         return -(top - means.to(top.device)[guess]) / deviations.to(top.device)[guess]
 
 
-class Mahalanobis:
+class Mahalanobis(_SummedScore):
     """Smallest squared Mahalanobis distance of a point to a class mean, one covariance for all classes."""
 
     name = "mahalanobis"
@@ -107,24 +164,25 @@ class Mahalanobis:
         self.whitener: Tensor | None = None
         self.means: Tensor | None = None
 
-    def fit(self, batches: Batches) -> None:
-        """Class means and the shared covariance, from running sums in float64."""
-        sums: list[Tensor] = []
-        for output, labels in batches:
-            points, true = labelled_points(output, labels)
-            points = points.double()
-            own = F.one_hot(true, output.logits.shape[1]).double()
-            batch = [own.sum(0), own.T @ points, points.T @ points]
-            sums = [a + b for a, b in zip(sums, batch)] if sums else batch
-        _refuse_nothing(self.name, len(sums))
-        counts, totals, squares = sums
+    def update(self, index: int, output: Output, labels: Tensor) -> None:
+        """Points of each class by count and sum, and the products of all points: rows (c + d, 1 + d)."""
+        points, true = labelled_points(output, labels)
+        points = F.pad(points.double(), (1, 0), value=1.0)
+        own = F.one_hot(true, output.logits.shape[1]).double()
+        self.add(torch.cat([own.T @ points, points[:, 1:].T @ points]))
+
+    def finish(self) -> None:
+        """Class means and the shared covariance."""
+        sums = self.merged_sums()
+        classes = len(sums) - (sums.shape[1] - 1)
+        counts, totals, squares = sums[:classes, 0], sums[:classes, 1:], sums[classes:, 1:]
+        if not bool(counts.any()):
+            raise ValueError(f"{self.name}: {NOTHING_SEEN}")
         means = (totals / counts[:, None])[counts > 0]
         within = (squares - means.T @ (counts[counts > 0, None] * means)) / counts.sum()
+        identity = torch.eye(len(within), dtype=within.dtype, device=within.device)
         ridge = 1e-6 * within.diagonal().mean().clamp_min(1e-12)
-        root = torch.linalg.cholesky(
-            within + ridge * torch.eye(len(within), dtype=within.dtype, device=within.device)
-        )
-        identity = torch.eye(len(root), dtype=root.dtype, device=root.device)
+        root = torch.linalg.cholesky(within + ridge * identity)
         whitener = torch.linalg.solve_triangular(root, identity, upper=False).T
         self.whitener, self.means = whitener.float(), (means @ whitener).float()
 
@@ -135,8 +193,12 @@ class Mahalanobis:
         return distances.amin(1).square().view(white.shape[:3])
 
 
-class NearestNeighbours:
-    """Distance of a point to its ``neighbours``-th nearest in a random bank of training points."""
+class NearestNeighbours(FittedScore):
+    """Distance of a point to its ``neighbours``-th nearest in a random bank of training points.
+
+    Which points are drawn hangs on a hash of (seed, batch, place in the batch), so that the bank is the same
+    however the batches are split over processes.
+    """
 
     name = "knn"
 
@@ -146,20 +208,33 @@ class NearestNeighbours:
         self.seed = seed
         self.bank: Tensor | None = None
 
-    def fit(self, batches: Batches) -> None:
-        """``bank_size`` labelled points drawn evenly from all batches: the largest random numbers."""
-        generator = torch.Generator().manual_seed(self.seed)
-        bank, draws = torch.zeros(0), torch.zeros(0)
-        for output, labels in batches:
-            points = labelled_points(output, labels)[0].float().cpu()
-            bank = torch.cat([bank, points]) if len(bank) else points
-            draws = torch.cat([draws, torch.rand(len(points), generator=generator)])
-            kept = draws.topk(min(self.bank_size, len(draws))).indices
-            bank, draws = bank[kept], draws[kept]
-        _refuse_nothing(self.name, len(bank))
+    def start(self) -> None:
+        self.candidates, self.places = torch.zeros(0, 0), torch.zeros(0, dtype=torch.int64)
+
+    def update(self, index: int, output: Output, labels: Tensor) -> None:
+        """Keep the ``bank_size`` points with the lowest tickets among those kept and these."""
+        points = labelled_points(output, labels)[0].float().cpu()
+        places = torch.arange(len(points)) + index * _MOST_POINTS_OF_A_BATCH
+        known = self.candidates.view(len(self.candidates), points.shape[1])
+        self._keep(torch.cat([known, points]), torch.cat([self.places, places]))
+
+    def finish(self) -> None:
+        """The bank (n d): the points with the lowest tickets of all processes, in the tickets' order."""
+        dim = max(distributed.gather_objects(self.candidates.shape[1]))
+        points = distributed.gather_rows(self.candidates.view(len(self.candidates), dim))
+        self._keep(points, distributed.gather_rows(self.places))
+        bank = self.candidates
+        self.start()
+        if len(bank) == 0:
+            raise ValueError(f"{self.name}: {NOTHING_SEEN}")
         if len(bank) < self.neighbours:
             raise ValueError(f"{self.name}: {len(bank)} training points for {self.neighbours} neighbours")
         self.bank = bank
+
+    def _keep(self, points: Tensor, places: Tensor) -> None:
+        order = places.argsort()
+        order = order[hashed(places[order], self.seed).argsort(stable=True)][: self.bank_size]
+        self.candidates, self.places = points[order], places[order]
 
     def __call__(self, output: Output) -> Tensor:
         bank = _fitted(self.name, self.bank).to(output.points.device)
@@ -289,8 +364,3 @@ def _fitted(name: str, value: Tensor | None) -> Tensor:
     if value is None:
         raise ValueError(f"{name}: call fit on training batches first")
     return value
-
-
-def _refuse_nothing(name: str, seen: int) -> None:
-    if seen == 0:
-        raise ValueError(f"{name}: fit has seen no labelled training pixel")

@@ -24,7 +24,7 @@ def sample_points(
     """
     first_point, first_group, num_groups = _place_in_global_batch(len(labels), groups)
     index = ((labels >= 0) & (labels < num_classes)).nonzero().squeeze(1)
-    tickets = _hash(index + first_point, seed)
+    tickets = hashed(index + first_point, seed)
     labels = labels[index]
     chosen = draw(labels * num_groups + groups[index] + first_group, tickets, per_group)
     labels, tickets, sampled = labels[chosen], tickets[chosen], points[index[chosen]]
@@ -58,7 +58,7 @@ def evenly_spaced(cells: Tensor, most: int) -> Tensor:
     return torch.zeros_like(cells, dtype=torch.bool).index_put_((order,), kept)
 
 
-def _hash(index: Tensor, seed: int) -> Tensor:
+def hashed(index: Tensor, seed: int) -> Tensor:
     """A well-mixed 31-bit number per index (int64); multiplication wraps around, as it should."""
     value = index + (seed * 0x9E3779B1 + 0x7F4A7C15) % (1 << 61)
     for multiplier in (0x2545F4914F6CDD1D, 0x369DEA0F31A53F85):

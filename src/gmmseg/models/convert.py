@@ -1,8 +1,9 @@
 """Any softmax segmentation network becomes generative, keeping its weights."""
 
 import copy
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +14,7 @@ from gmmseg.models.heads import GMMHead, HeadSettings, SoftmaxHead, head_setting
 from gmmseg.models.segmenter import Segmenter
 
 Triple = tuple[float, float, float]
+Found = TypeVar("Found")
 
 
 class ConversionError(ValueError):
@@ -50,6 +52,8 @@ def convert(
     if num_classes is not None and num_classes < 1:
         raise ValueError(f"num_classes must be at least 1, got {num_classes}")
     segmenter = _converted(share_weights(model), settings, num_classes, classifier, mean, std)
+    assert isinstance(segmenter.features, FeatureExtractor)
+    freeze_unused(segmenter.features)
     segmenter.label_names = _label_names(model, segmenter.num_classes)
     return segmenter.train(model.training)  # the new head in the model's own mode
 
@@ -208,31 +212,70 @@ class TappedFeatures(FeatureExtractor):
         return Features(features.permute(0, 3, 1, 2) if self.channels_last else features)
 
 
-def measured_stride(features: FeatureExtractor, what: str, sizes: tuple[int, ...] = (128, 224, 512)) -> int:
-    """Image size over feature size, by trying it on an empty image; the features are left in their mode.
+def measured_stride(features: FeatureExtractor, what: str) -> int:
+    """Image size over feature size, by trying it on an empty image."""
+
+    @torch.no_grad()
+    def measure(images: Tensor) -> int:
+        return max(1, round(images.shape[-2] / features(images).main.shape[-2]))
+
+    return _tried(features, what, measure)
+
+
+def freeze_unused(features: FeatureExtractor) -> None:
+    """No gradient for parameters that no feature depends on: they would stop distributed training.
+
+    Such as stages beyond the last that a decoder reads. Which ones they are is found by going back from the
+    features of an empty image. The original's parameters stay as they are; frozen ones share their values.
+    """
+    trained = [parameter for parameter in features.parameters() if parameter.requires_grad]
+
+    @torch.enable_grad()
+    def unreached(images: Tensor) -> set[int]:
+        total = torch.stack([each.sum() for each in _tensors(features(images))]).sum()
+        found = torch.autograd.grad(total, trained, allow_unused=True) if total.requires_grad else ()
+        return {id(parameter) for parameter, gradient in zip(trained, found) if gradient is None}
+
+    unused = _tried(features, "its features", unreached) if trained else set()
+    for module in features.modules():
+        for name, parameter in module.named_parameters(recurse=False):
+            if id(parameter) in unused:
+                setattr(module, name, nn.Parameter(parameter.detach(), requires_grad=False))
+
+
+def _tensors(maps: Any) -> Iterator[Tensor]:
+    """The tensors of nested tuples."""
+    if isinstance(maps, Tensor):
+        yield maps
+        return
+    for each in maps:
+        yield from _tensors(each)
+
+
+def _tried(
+    features: FeatureExtractor,
+    what: str,
+    trial: Callable[[Tensor], Found],
+    sizes: tuple[int, ...] = (128, 224, 512),
+) -> Found:
+    """What ``trial`` finds with an empty image (1 3 h w), in evaluation mode; the features keep their mode.
 
     Some networks take one size of image only, so the usual ones are tried.
     """
+    device = next(features.parameters()).device
     training = {module: module.training for module in features.modules()}
     reasons = []
     try:
         features.eval()
         for size in sizes:
             try:
-                return _stride_at(features, size)
+                return trial(torch.zeros(1, 3, size, size, device=device))
             except (RuntimeError, ValueError, AssertionError) as error:
                 reasons.append(f"{size}x{size}: {error}")
     finally:
         for module, mode in training.items():
             module.training = mode
     raise ConversionError(f"could not run the network up to {what!r}, at {'; at '.join(reasons)}")
-
-
-@torch.no_grad()
-def _stride_at(features: FeatureExtractor, size: int) -> int:
-    device = next(features.parameters()).device
-    maps = features(torch.zeros(1, 3, size, size, device=device)).main
-    return max(1, round(size / maps.shape[-2]))
 
 
 class ChannelsLastClassifier(nn.Module):

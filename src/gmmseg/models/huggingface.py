@@ -46,7 +46,7 @@ class UperNetFeatures(FeatureExtractor):
 
     def __init__(self, model: Any) -> None:
         super().__init__()
-        self.backbone = freeze_unused(model.backbone)
+        self.backbone = model.backbone
         self.decoder = model.decode_head
         self.out_channels = model.decode_head.classifier.in_channels
         self.decoder.classifier = nn.Identity()
@@ -68,7 +68,7 @@ def with_weights(backbone: Any, weights: str | None, published: str) -> Any:
     return load_state(backbone, read_weights(weights), weights)
 
 
-def freeze_unused(backbone: Any) -> Any:
+def freeze_final_norm(backbone: Any) -> Any:
     """``backbone``, its final norm frozen if it is a Swin.
 
     No map passes through that norm, and parameters that no gradient reaches stop distributed training.
@@ -138,7 +138,7 @@ def swin_upernet(
 
     config = UperNetConfig(backbone_config=swin, hidden_size=channels, use_auxiliary_head=True)
     features = UperNetFeatures(UperNetForSemanticSegmentation(config))
-    features.backbone = freeze_unused(with_weights(features.backbone, weights, published))
+    features.backbone = freeze_final_norm(with_weights(features.backbone, weights, published))
     return features
 
 
@@ -150,7 +150,7 @@ def swin_mask2former(swin: Any, num_classes: int, weights: str | None, *, publis
     config.num_labels = num_classes
     model: Any = Mask2FormerForUniversalSegmentation(config)
     pixels = model.model.pixel_level_module
-    pixels.encoder = freeze_unused(with_weights(pixels.encoder, weights, published))
+    pixels.encoder = freeze_final_norm(with_weights(pixels.encoder, weights, published))
     return model
 
 

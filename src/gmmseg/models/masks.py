@@ -52,6 +52,7 @@ class Mask2FormerFeatures(FeatureExtractor):
         super().__init__()
         self.network = network
         self.out_channels = network.config.hidden_dim
+        self.num_queries: int = network.config.num_queries
 
     @property
     def backbone(self) -> nn.Module:  # type: ignore[override]
@@ -142,6 +143,21 @@ class MaskSegmenter(Segmenter):
                     logits, evidence, matched, channels=output.points.shape[1]
                 )
         return terms
+
+    def label_counts(self, labels: Tensor) -> dict[str, float]:
+        """What each term of `losses` is the mean over, for labels (b H W): masks, or queries by weight."""
+        masks = float(sum(len(each) for each in mask_labels(labels)[1]))
+        features = self.features
+        assert isinstance(features, Mask2FormerFeatures)
+        queries = float(len(labels) * features.num_queries) if masks else 0.0
+        unmatched = self.criterion.eos_coef * (queries - masks)
+        return {
+            "posterior": masks + unmatched,
+            "mask": masks,
+            "dice": masks,
+            "component": queries,
+            "likelihood": queries,
+        }
 
     @torch.no_grad()
     def matched_labels(self, output: MaskOutput, labels: Tensor) -> Tensor:
@@ -257,7 +273,15 @@ def _criterion(model: Any, num_classes: int) -> nn.Module:
     config = copy.deepcopy(model.config)
     config.num_labels = num_classes
     criterion = type(model.criterion)(config=config, weight_dict=model.weight_dict)
+    # Its own count asks the other processes, and waits forever for one whose batch has no label at all; the
+    # trainer weighs the batches of all processes (`label_counts`).
+    criterion.get_num_masks = _number_of_masks
     weight = criterion.empty_weight
     del criterion.empty_weight
     criterion.register_buffer("empty_weight", weight, persistent=False)
     return criterion
+
+
+def _number_of_masks(class_labels: list[Tensor], device: torch.device) -> Tensor:
+    """Masks of this process's batch, of which Mask2Former's mask and dice terms are the mean; at least 1."""
+    return torch.tensor(float(max(sum(len(each) for each in class_labels), 1)), device=device)

@@ -142,6 +142,17 @@ class Segmenter(nn.Module):
         full = resize(logits, labels.shape[-2:], align_corners=self.align_corners)
         return cross_entropy(full, labels)
 
+    def label_counts(self, labels: Tensor) -> dict[str, float]:
+        """How many labelled pixels or cells each term of `losses` is the mean over, for labels (b H W).
+
+        Who adds up the losses of several batches weighs each term by its count: the sum is then that of one
+        large batch.
+        """
+        height, width = (-(-side // self.stride) for side in labels.shape[-2:])
+        cells = float((shrink_labels(labels, (height, width)) != IGNORE).sum())
+        pixels = float((labels != IGNORE).sum())
+        return {"posterior": pixels, "auxiliary": pixels, "likelihood": cells, "component": cells}
+
     @torch.no_grad()
     def em_points(self, output: SegmenterOutput, labels: Tensor) -> EMPoints:
         """What `OnlineEM.step` takes, of labels (b H W) at the centres of the feature map's cells."""

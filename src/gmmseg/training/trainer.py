@@ -7,6 +7,7 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
@@ -14,10 +15,12 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
+from gmmseg import distributed
 from gmmseg.mixture import OnlineEM
 from gmmseg.models import Segmenter, SegmenterOutput
 from gmmseg.models.outputs import EMPoints
 from gmmseg.models.segmenter import cross_entropy
+from gmmseg.training.batch_norm import synchronised_batch_norm
 from gmmseg.training.checkpoint import load_checkpoint, save_checkpoint
 from gmmseg.training.logging import RunLog
 from gmmseg.training.optim import decline, learning_rate_factor
@@ -110,18 +113,21 @@ class Trainer:
 
     def _train_step(self, batches: list[Batch], log: RunLog) -> None:
         started = time.perf_counter()
+        self._seed_step()
         self._set_train_mode()
         terms: dict[str, float] = {}
         em_batches = []
+        shares = self._shares(batches)
         for index, batch in enumerate(batches):
             with self._maybe_no_sync(index == len(batches) - 1):
                 output, losses = self._forward(batch)
+                losses = {name: value * shares[name][index] for name, value in losses.items()}
                 loss = sum(self.settings.weight(name) * value for name, value in losses.items())
                 assert isinstance(loss, Tensor)
                 self._check(loss, batch)
-                self.accelerator.backward(loss / len(batches))
+                self.accelerator.backward(loss)
             for name, value in {"loss": loss, **losses}.items():
-                terms[name] = terms.get(name, 0.0) + float(value.detach()) / len(batches)
+                terms[name] = terms.get(name, 0.0) + float(value.detach())
             if self.em is not None:
                 em_batches.append(self.segmenter.em_points(output, batch.labels))
         if self.settings.clip_norm is not None:
@@ -136,8 +142,29 @@ class Trainer:
         images = sum(len(batch.images) for batch in batches) * self.accelerator.num_processes
         self._report(log, terms, images / (time.perf_counter() - started), em_seconds)
 
+    def _seed_step(self) -> None:
+        """Torch's random numbers (dropout, dropped paths) hang on seed, step and process, nothing else.
+
+        So they differ between processes, and a resumed run draws in every process what it would have drawn.
+        """
+        key = np.random.SeedSequence((self.settings.seed, self.step, distributed.rank()))
+        torch.manual_seed(int(key.generate_state(1, np.uint64)[0] >> 1))
+
+    def _shares(self, batches: list[Batch]) -> dict[str, Tensor]:
+        """What each term of the loss counts for in each of this step's ``batches``, (batches) per term.
+
+        A term is a mean over what is labelled in its batch. Weighed so, the sum over batches and the mean
+        over processes (DDP averages gradients) make the mean over all that is labelled.
+        """
+        each = [self.segmenter.label_counts(batch.labels) for batch in batches]
+        counts = torch.tensor([list(one.values()) for one in each], dtype=torch.float64)
+        total = distributed.sum_over_processes(counts.sum(0)).clamp_min(1)
+        shares = (counts * distributed.world_size() / total).float().to(self.accelerator.device)
+        found = dict(zip(each[0], shares.T))
+        return {**found, "warmup": found["posterior"]}
+
     def _forward(self, batch: Batch) -> tuple[SegmenterOutput, dict[str, Tensor]]:
-        with self.accelerator.autocast():
+        with self.accelerator.autocast(), synchronised_batch_norm():
             output = self.network(batch.images)
         warm_network = self._warm_network if self.step < self.settings.softmax_steps else None
         losses = self.segmenter.losses(
@@ -190,14 +217,18 @@ class Trainer:
         return nullcontext() if last else self.accelerator.no_sync(self.network)
 
     def _check(self, loss: Tensor, batch: Batch) -> None:
-        if not bool(loss.isfinite()):
-            path = save_checkpoint(
-                self.folder / "checkpoints", self.step, self.state_dict(), label="diverged"
-            )
-            raise TrainingDiverged(
-                f"the loss is {loss.item()} at step {self.step} on the batch {', '.join(batch.names)}; "
-                f"the state is in {path}. Try a lower learning rate, clip_norm, or precision: no"
-            )
+        finite = bool(loss.isfinite())
+        # All processes stop together: one left alone in the backward pass would wait for the others.
+        if not distributed.any_process(not finite):
+            return
+        where = "batch of another process" if finite else f"batch {', '.join(batch.names)}"
+        if self.accelerator.is_main_process:
+            save_checkpoint(self.folder / "checkpoints", self.step, self.state_dict(), label="diverged")
+        raise TrainingDiverged(
+            f"the loss is {'not finite' if finite else loss.item()} at step {self.step} on the {where}; "
+            f"the state is in {self.folder / 'checkpoints'}. "
+            "Try a lower learning rate, clip_norm, or precision: no"
+        )
 
     # Reports ------------------------------------------------------------------------------------------
 
@@ -206,12 +237,18 @@ class Trainer:
         log.advance({"loss": f"{terms['loss']:.3f}", "lr": f"{rate:.1e}", "images/s": f"{speed:.1f}"})
         if self.step % self.settings.log_every and self.step < self.settings.steps:
             return
+        terms = self._mean_over_processes(terms)
         entry: dict[str, Any] = {**terms, "learning_rate": rate, "images_per_second": speed}
         if self.em is not None:
             health = self.em.diagnostics()
             entry |= {"em_seconds": em_seconds, "em": health}
             self._warn(log, health)
         log.entry(self.step, "train", entry)
+
+    def _mean_over_processes(self, terms: dict[str, float]) -> dict[str, float]:
+        everywhere = distributed.gather_objects(terms)
+        names = {name: None for each in everywhere for name in each}
+        return {name: sum(each.get(name, 0.0) for each in everywhere) / len(everywhere) for name in names}
 
     def _warn(self, log: RunLog, health: dict[str, Any]) -> None:
         if self.step < _PATIENCE:
@@ -260,8 +297,6 @@ class Trainer:
             "em": self.em.state_dict() if self.em else None,
             "average": self.average.state_dict() if self.average else None,
             "warm_classifier": self.warm_classifier.state_dict() if self.warm_classifier else None,
-            "random": torch.get_rng_state(),
-            "random_cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
         }
 
     def save(self) -> None:
@@ -285,9 +320,6 @@ class Trainer:
                 part.load_state_dict(state[name])
         self.step, self.epoch, self.batches_done = state["step"], state["epoch"], state["batches_done"]
         self.best = state["best"]
-        torch.set_rng_state(state["random"])
-        if state["random_cuda"]:
-            torch.cuda.set_rng_state_all(state["random_cuda"])
 
 
 class _StopFlag:
