@@ -3,6 +3,7 @@ import os
 import signal
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from accelerate import Accelerator
@@ -10,10 +11,12 @@ from accelerate import Accelerator
 import gmmseg
 from gmmseg.data.augmented import AugmentedDataset
 from gmmseg.data.loading import EpochLoader, ShuffledSampler
+from gmmseg.data.sampling import ClassBalancedSampler
 from gmmseg.data.scenes import Scenes
 from gmmseg.data.transforms import training_transform
 from gmmseg.labels import IGNORE
 from gmmseg.mixture import OnlineEM
+from gmmseg.mixture.settings import PRESETS
 from gmmseg.training.checkpoint import find_checkpoint
 from gmmseg.training.optim import make_optimizer, make_schedule, make_warm_classifier
 from gmmseg.training.settings import TrainSettings
@@ -43,20 +46,34 @@ class Cached:
         return self.samples[index]
 
 
-def make_trainer(folder, settings=SETTINGS, head="default", validate=None, dataset=None, scale=(0.5, 2.0)):
+def make_trainer(
+    folder,
+    settings=SETTINGS,
+    head="default",
+    validate=None,
+    dataset=None,
+    scale=(0.5, 2.0),
+    em=None,
+    workers=0,
+    balanced=False,
+):
     torch.manual_seed(0)
+    accelerator = Accelerator(cpu=True)
     segmenter = gmmseg.build("tiny_unet", num_classes=10, head=head)
     loader = EpochLoader(
         AugmentedDataset(dataset or Cached(), training_transform((32, 48), scale=scale)),
-        ShuffledSampler(5),
+        ClassBalancedSampler(np.ones((5, 10), int)) if balanced else ShuffledSampler(5),
         settings.batch_size,
+        workers=workers,
+        prepare=accelerator.prepare_data_loader,
     )
     warm = make_warm_classifier(segmenter, settings)
     optimizer = make_optimizer(segmenter, settings, warm)
-    em = OnlineEM(segmenter.mixture) if segmenter.mixture is not None else None
+    choices = replace(PRESETS["reference" if head == "reference" else "default"], **(em or {}))
+    em_step = OnlineEM(segmenter.mixture, choices) if segmenter.mixture is not None else None
     schedule = make_schedule(optimizer, settings)
     return Trainer(
-        segmenter, loader, optimizer, schedule, em, Accelerator(cpu=True), settings, folder, validate, warm
+        segmenter, loader, optimizer, schedule, em_step, accelerator, settings, folder, validate, warm
     )
 
 
@@ -86,23 +103,33 @@ def entries(folder):
 
 
 @pytest.mark.parametrize(
-    ("head", "change"),
-    [("default", {}), ("softmax", {}), ("default", {"ema": 0.9, "softmax_steps": 4, "accumulate": 2})],
+    ("head", "change", "em", "workers", "balanced"),
+    [
+        ("default", {}, {}, 0, False),
+        ("softmax", {"optimizer": "sgd"}, {}, 0, False),
+        ("default", {"ema": 0.9, "softmax_steps": 7, "accumulate": 2}, {}, 0, True),
+        ("default", {"optimizer": "sgd"}, {"reseed": True}, 1, False),
+        ("reference", {}, {"memory_size": 20, "estimate_prior": True}, 0, True),
+    ],
+    ids=["plain", "softmax-sgd", "ema-warm-up-balanced", "sgd-reseed-workers", "queue-balanced"],
 )
-def test_a_resumed_run_equals_an_uninterrupted_one_bit_for_bit(tmp_path, head, change):
-    settings = replace(SETTINGS, save_every=3, **change)
-    whole = make_trainer(tmp_path / "whole", settings, head)
-    expected = whole.run()
-    # The same run, ended at step 3 in the middle of an epoch, and gone on with by a new process's objects.
-    first = make_trainer(tmp_path / "parts", settings, head)
-    first.loader = StopsAfter(first.loader, 3 * settings.accumulate)
-    with pytest.raises(PowerCut):
-        first.run()
-    second = make_trainer(tmp_path / "parts", settings, head)
-    torch.manual_seed(99)  # whatever the new process did before
-    second.resume(find_checkpoint(tmp_path / "parts"))
-    resumed = second.run()
-    assert second.step == 6
+def test_a_resumed_run_equals_an_uninterrupted_one_bit_for_bit(tmp_path, head, change, em, workers, balanced):
+    """Over five epochs of two batches, stopped twice: at step 5 and at step 8, in the middle of an epoch."""
+    settings = replace(SETTINGS, steps=10, save_every=1, **change)
+    parts = {"head": head, "em": em, "workers": workers, "balanced": balanced}
+    expected = make_trainer(tmp_path / "whole", settings, **parts).run()
+    for steps in (5, 3):
+        trainer = make_trainer(tmp_path / "parts", settings, **parts)
+        torch.manual_seed(99)  # whatever the new process did before
+        if steps == 3:
+            trainer.resume(find_checkpoint(tmp_path / "parts"))
+        trainer.loader = StopsAfter(trainer.loader, trainer.batches_done + steps * settings.accumulate)
+        with pytest.raises(PowerCut):
+            trainer.run()
+    last = make_trainer(tmp_path / "parts", settings, **parts)
+    last.resume(find_checkpoint(tmp_path / "parts"))
+    assert last.step == 8
+    resumed = last.run()
     for name, value in expected.state_dict().items():
         assert torch.equal(value, resumed.state_dict()[name]), name
 
