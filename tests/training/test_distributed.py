@@ -1,12 +1,14 @@
-"""Two processes train as one does on the same global batch: network and mixture, first steps."""
+"""Two processes train as one does on the same global batch, and stop together when one is asked to."""
 
 import subprocess
 import sys
 
 import torch
 
+from gmmseg.training.checkpoint import load_checkpoint
+
 WORKER = """
-import sys
+import os, signal, sys
 from pathlib import Path
 import torch
 from accelerate import Accelerator
@@ -18,7 +20,7 @@ from gmmseg.data.transforms import training_transform
 from gmmseg.mixture import OnlineEM
 from gmmseg.training.optim import make_optimizer, make_schedule
 from gmmseg.training.settings import TrainSettings
-from gmmseg.training.trainer import Trainer
+from gmmseg.training.trainer import Interrupted, Trainer
 
 out, batch_size = Path(sys.argv[1]), int(sys.argv[2])
 torch.set_num_threads(1)
@@ -35,13 +37,22 @@ schedule, em = make_schedule(optimizer, settings), OnlineEM(segmenter.mixture)
 trainer = Trainer(segmenter, loader, optimizer, schedule, em, accelerator, settings, out)
 # Batch norm sees the images of its own process only; in evaluation mode it does not tell processes apart.
 trainer._set_train_mode = lambda: trainer.network.eval()
-trainer.run()
+if len(sys.argv) > 3 and accelerator.process_index == 1:
+    report = trainer._report
+    trainer._report = lambda *told: (report(*told), os.kill(os.getpid(), signal.SIGTERM))
+try:
+    trainer.run()
+except Interrupted as stopped:
+    (out / f"stopped{accelerator.process_index}").write_text(str(stopped))
+    accelerator.end_training()
+    sys.exit()
 torch.save(segmenter.state_dict(), out / f"rank{accelerator.process_index}.pt")
 accelerator.end_training()
 """
 
 
-def run(tmp_path, name, processes, batch_size):
+def run(tmp_path, name, processes, batch_size, *words):
+    """Run the worker on so many processes; returns the folder they wrote to."""
     out = tmp_path / name
     out.mkdir()
     script = tmp_path / "worker.py"
@@ -49,14 +60,23 @@ def run(tmp_path, name, processes, batch_size):
     launcher = [sys.executable]
     if processes > 1:
         launcher += ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
-    subprocess.run([*launcher, str(script), str(out), str(batch_size)], check=True, timeout=240)
-    return [torch.load(out / f"rank{rank}.pt") for rank in range(processes)]
+    subprocess.run([*launcher, str(script), str(out), str(batch_size), *words], check=True, timeout=120)
+    return out
 
 
 def test_two_processes_equal_one(tmp_path):
-    (alone,) = run(tmp_path, "alone", 1, 4)
-    first, second = run(tmp_path, "pair", 2, 2)
+    alone = torch.load(run(tmp_path, "alone", 1, 4) / "rank0.pt")
+    pair = run(tmp_path, "pair", 2, 2)
+    first, second = (torch.load(pair / f"rank{rank}.pt") for rank in range(2))
     for name, value in alone.items():
         scale = max(1.0, float(value.abs().max()))  # an untrained network has a basis of hundreds
         torch.testing.assert_close(first[name], value, atol=1e-4 * scale, rtol=1e-3, msg=name)
         assert torch.equal(first[name], second[name]), name
+
+
+def test_a_signal_to_one_process_stops_both_at_the_same_step_with_the_state_saved(tmp_path):
+    out = run(tmp_path, "stopped", 2, 2, "signal")
+    path = out / "checkpoints" / "step_00000001.pt"
+    for rank in range(2):
+        assert (out / f"stopped{rank}").read_text() == f"stopped at step 1, the state is in {path}"
+    assert load_checkpoint(path)["step"] == 1
