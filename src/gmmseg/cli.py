@@ -2,6 +2,8 @@
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -63,11 +65,9 @@ def train(
     from gmmseg import run
 
     folder = out or Path("runs") / settings.name
-    if not (resume or resume_from) and (folder / "checkpoints").exists():
-        raise ValueError(
-            f"{folder} holds a run already: add --resume to continue it, or choose another --out"
-        )
-    weights = run.train(settings, folder, resume=resume_from or (folder if resume else None), cpu=cpu)
+    source = resume_from or (folder if resume else None)
+    with _stoppable():
+        weights = run.train(settings, folder, resume=source, cpu=cpu, say=_note)
     typer.echo(f"weights in {weights}")
 
 
@@ -269,7 +269,7 @@ def demo(
     """Train a GMM segmenter and its softmax twin on built-in scenes, judge both, write a report."""
     from gmmseg.demo import run_demo
 
-    with _Bar("judging") as bar:
+    with _Bar("judging") as bar, _stoppable():
         report = run_demo(out, seed=seed, steps=steps, say=typer.echo, progress=bar)
     typer.echo(f"report: {report}")
 
@@ -358,6 +358,24 @@ def convert_coco_stuff(
     with _Bar("converting") as bar:
         counts = convert(raw, out, progress=bar)
     typer.echo(", ".join(f"{split}: {count}" for split, count in counts.items()))
+
+
+def _note(message: str) -> None:
+    """Something worth knowing that is no result: to the error stream."""
+    typer.echo(f"gmmseg: {message}", err=True)
+
+
+@contextmanager
+def _stoppable() -> Iterator[None]:
+    """A training asked to stop says where its state is and how to go on; typer would drop its words."""
+    from gmmseg.training.trainer import Interrupted
+
+    try:
+        yield
+    except Interrupted as stopped:
+        _note(str(stopped))
+        _leave_process_group()  # all processes stop together
+        raise typer.Exit(130) from None
 
 
 class _Bar:

@@ -103,7 +103,12 @@ def parse_config(tree: dict[str, Any], source: str = "configuration") -> Config:
 
 def dump_config(config: Config) -> str:
     """The whole configuration as YAML, every default spelt out; `load_config` reads it back."""
-    return yaml.safe_dump(_plain(asdict(config)), sort_keys=False)
+    return yaml.safe_dump(config_tree(config), sort_keys=False)
+
+
+def config_tree(config: Config) -> dict[str, Any]:
+    """The whole configuration as nested dictionaries of plain values; `parse_config` reads it back."""
+    return _plain(asdict(config))
 
 
 def find_config(source: str | Path) -> Path:

@@ -1,6 +1,7 @@
 """The composition root: configuration in, objects built, work done. Read this to learn the workflow."""
 
 import filecmp
+import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -34,11 +35,21 @@ from gmmseg.models.heads import HeadSettings
 from gmmseg.models.masks import MaskSegmenter
 from gmmseg.models.segmenter import replace_head
 from gmmseg.models.settings import InferenceSettings
-from gmmseg.training.checkpoint import find_checkpoint
+from gmmseg.resuming import check_resumable, describe_run
+from gmmseg.training.checkpoint import (
+    CheckpointError,
+    find_checkpoint,
+    load_checkpoint,
+    resume_command,
+    set_newer_aside,
+)
 from gmmseg.training.optim import freeze_backbone, make_optimizer, make_schedule, make_warm_classifier
-from gmmseg.training.trainer import Trainer
+from gmmseg.training.run_folder import locked, refuse_work
+from gmmseg.training.trainer import Interrupted, Trainer
 
 Progress = Callable[[int, int, str], None]
+Say = Callable[[str], object]
+FINISHED_FILE = "finished.json"
 
 _PARTS = ("best", "final")  # folders of weights in a run folder
 AS_VALIDATED = InferenceSettings()
@@ -50,23 +61,63 @@ GMM_SCORES = ("nll", "msp", "entropy")
 # Training ---------------------------------------------------------------------------------------------
 
 
-def train(config: Config, folder: Path, *, resume: Path | None = None, cpu: bool = False) -> Path:
+def train(
+    config: Config, folder: Path, *, resume: Path | None = None, cpu: bool = False, say: Say | None = None
+) -> Path:
     """Train what ``config`` says in the run folder ``folder``; returns the folder of the exported weights.
 
     The folder then holds config.yaml, log.jsonl, checkpoints/, best/ (weights of the best validation) and
-    final/ (weights of the last step), both with what `settle` finds.
+    final/ (weights of the last step), both with what `settle` finds. ``resume`` is a run folder, whose newest
+    checkpoint is taken, or a checkpoint file. ``say`` is told what a resumed run does differently.
     """
     accelerator = Accelerator(mixed_precision=config.train.precision, cpu=cpu)
+    say = say if say and accelerator.is_main_process else _keep_quiet
     set_seed(config.train.seed)
-    dataset = training_data(config.data)
+    dataset, validation = training_data(config.data), validation_data(config.data)
+    about = describe_run(config, dataset, accelerator.num_processes)
+    with locked(folder):
+        state = None if resume is None else _saved_state(resume, about, say)
+        if state is None:
+            refuse_work(folder)
+        elif _is_finished(folder, state, config):
+            say(f"{folder}: this run is finished, at step {state['step']}; nothing is written")
+            return folder / "final"
+        trainer = make_trainer(config, folder, dataset, validation, accelerator, about)
+        if state is not None:
+            _restore(trainer, state, say)
+        if accelerator.is_main_process:
+            write_bytes(folder / "config.yaml", dump_config(config).encode())
+        try:
+            trained = trainer.run()
+        except Interrupted as stopped:
+            command = resume_command(folder, "--resume", *(["--cpu"] if cpu else []))
+            raise Interrupted(f"{stopped}; go on with: {command}") from None
+        if accelerator.is_main_process:
+            _export(trained, trainer.step, folder, validation, accelerator.device)
+        accelerator.wait_for_everyone()
+    return folder / "final"
+
+
+def _keep_quiet(message: str) -> None:
+    """What is said where nobody listens, or another process says it."""
+
+
+def make_trainer(
+    config: Config,
+    folder: Path,
+    dataset: Any,
+    validation: Any,
+    accelerator: Accelerator,
+    about: dict[str, Any] | None = None,
+) -> Trainer:
+    """The loop and all its parts for ``config``, at step 0."""
     segmenter = make_segmenter(config, dataset).to(accelerator.device)
     loader = make_loader(config, dataset, folder, accelerator)
     if config.train.backbone_multiplier == 0:
         freeze_backbone(segmenter)
     warm_classifier = make_warm_classifier(segmenter, config.train)
     optimizer = make_optimizer(segmenter, config.train, warm_classifier)
-    validation = validation_data(config.data)
-    trainer = Trainer(
+    return Trainer(
         segmenter,
         loader,
         optimizer,
@@ -77,18 +128,47 @@ def train(config: Config, folder: Path, *, resume: Path | None = None, cpu: bool
         folder,
         (lambda model: validate(model, validation)) if validation is not None else None,
         warm_classifier,
+        about,
     )
-    if accelerator.is_main_process:
-        write_bytes(folder / "config.yaml", dump_config(config).encode())
-    if resume is not None:
-        trainer.resume(find_checkpoint(resume))
-    trained = trainer.run()
-    if accelerator.is_main_process:
-        trained.save_pretrained(folder / "final")
-        if validation is not None:
-            settle([folder / "best", folder / "final"], validation, device=accelerator.device)
-    accelerator.wait_for_everyone()
-    return folder / "final"
+
+
+def _saved_state(source: Path, about: dict[str, Any], say: Say) -> dict[str, Any] | None:
+    """The state to go on from, found to fit this run; None when nothing was saved yet."""
+    path = find_checkpoint(source)
+    if path is None:
+        say(f"{source}: nothing was saved here yet; the run starts from the beginning")
+        return None
+    state = load_checkpoint(path)
+    check_resumable(path, state.get("about"), about, say)
+    return state
+
+
+def _restore(trainer: Trainer, state: dict[str, Any], say: Say) -> None:
+    """Give the trainer its state, and set checkpoints aside that this run no longer leads to."""
+    try:
+        trainer.load_state_dict(state)
+    except (RuntimeError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(
+            f"the checkpoint of step {state['step']} does not fit these settings ({str(error)[:200]}); "
+            "resume with those it was started with"
+        ) from error
+    if trainer.accelerator.is_main_process:
+        for path in set_newer_aside(trainer.folder / "checkpoints", trainer.step):
+            say(f"a later checkpoint is set aside as {path}")
+
+
+def _is_finished(folder: Path, state: dict[str, Any], config: Config) -> bool:
+    """Whether the run has exported the weights of its last step, and this is it."""
+    path = folder / FINISHED_FILE
+    exported = json.loads(path.read_text())["step"] if path.is_file() else None
+    return state["step"] >= config.train.steps and exported == state["step"]
+
+
+def _export(trained: Segmenter, step: int, folder: Path, validation: Any, device: torch.device) -> None:
+    trained.save_pretrained(folder / "final")
+    if validation is not None:
+        settle([folder / "best", folder / "final"], validation, device=device)
+    write_bytes(folder / FINISHED_FILE, json.dumps({"step": step}).encode())
 
 
 def settle(

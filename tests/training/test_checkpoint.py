@@ -12,6 +12,7 @@ from gmmseg.training.checkpoint import (
     list_checkpoints,
     load_checkpoint,
     save_checkpoint,
+    set_newer_aside,
 )
 
 
@@ -31,16 +32,53 @@ def test_a_truncated_checkpoint_is_refused_and_the_one_before_it_offered(tmp_pat
         save_checkpoint(tmp_path / "checkpoints", step, state(step))
     newest = find_checkpoint(tmp_path)
     newest.write_bytes(newest.read_bytes()[:200])
-    with pytest.raises(CheckpointError, match=r"step_00000010.pt: truncated .*--resume .*step_00000005.pt"):
+    offered = rf"gmmseg train {tmp_path}/config.yaml --out {tmp_path} --resume-from \S*step_00000005.pt"
+    with pytest.raises(CheckpointError, match=rf"step_00000010.pt: damaged, truncated .*{offered}$"):
         load_checkpoint(newest)
+    find_checkpoint(tmp_path).with_name("step_00000005.pt").unlink()
+    with pytest.raises(CheckpointError, match="there is none before it"):
+        load_checkpoint(newest)
+
+
+def test_a_bit_that_flipped_is_noticed_or_changes_nothing(tmp_path):
+    """Values and structure are under a checksum; gaps between the records of the file are not."""
+    path = save_checkpoint(tmp_path, 5, state(5))
+    content, noticed = path.read_bytes(), 0
+    values = content.index(torch.full((10,), 5.0).numpy().tobytes())
+    for position in {*range(values, values + 40), *range(0, len(content), 23)}:
+        path.write_bytes(content[:position] + bytes([content[position] ^ 8]) + content[position + 1 :])
+        try:
+            loaded = load_checkpoint(path)
+        except CheckpointError:
+            noticed += 1
+            continue
+        assert not values <= position < values + 40
+        assert loaded["step"] == 5
+        assert torch.equal(loaded["weights"], torch.full((10,), 5.0))
+    assert noticed > 45
 
 
 def test_foreign_files_are_refused(tmp_path):
     torch.save([1, 2], tmp_path / "step_00000001.pt")
     with pytest.raises(CheckpointError, match="not a checkpoint of a training run"):
         load_checkpoint(tmp_path / "step_00000001.pt")
-    with pytest.raises(CheckpointError, match="no checkpoints here"):
-        find_checkpoint(tmp_path)
+    with pytest.raises(CheckpointError, match=r"absent\.pt: there is no such checkpoint"):
+        load_checkpoint(find_checkpoint(tmp_path / "absent.pt"))
+
+
+def test_a_folder_without_checkpoints_has_none_to_find(tmp_path):
+    save_checkpoint(tmp_path / "checkpoints", 3, state(3), label="diverged")
+    assert find_checkpoint(tmp_path) is None
+    assert find_checkpoint(tmp_path / "absent") is None
+
+
+def test_checkpoints_beyond_the_step_a_run_goes_on_from_are_set_aside(tmp_path):
+    for step in (5, 10):
+        save_checkpoint(tmp_path, step, state(step))
+    assert set_newer_aside(tmp_path, 10) == []
+    (aside,) = set_newer_aside(tmp_path, 5)
+    assert aside.name == "step_00000010.pt.unused"
+    assert [path.name for path in list_checkpoints(tmp_path)] == ["step_00000005.pt"]
 
 
 def test_a_pickle_that_wants_to_run_code_is_refused(tmp_path):
@@ -72,5 +110,3 @@ def test_a_run_killed_while_saving_never_leaves_an_unusable_folder(tmp_path):
             process.send_signal(signal.SIGKILL)
         newest = list_checkpoints(tmp_path)[0]
         assert load_checkpoint(newest)["step"] == int(newest.stem.split("_")[1])
-    save_checkpoint(tmp_path, 10**7, state(10**7))
-    assert not list(tmp_path.glob(".writing_*")), "leftovers are cleared by the next save"

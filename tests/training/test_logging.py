@@ -49,3 +49,13 @@ def test_other_processes_are_silent(tmp_path):
     log.entry(1, "train", {"loss": 1.0})
     log.close()
     assert not (tmp_path / "run").exists()
+
+
+def test_a_resumed_log_holds_each_step_once_and_no_line_cut_short(tmp_path):
+    path = tmp_path / "log.jsonl"
+    lines = [json.dumps({"step": step, "kind": "train", "time": 0.0}) + "\n" for step in (1, 2, 3, 4)]
+    path.write_text("".join(lines) + "not JSON\n" + '{"step": 2, "kin')
+    log = RunLog(tmp_path, 10, 2, tensorboard=False, active=True)
+    log.entry(3, "train", {})
+    log.close()
+    assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == [1, 2, 3]

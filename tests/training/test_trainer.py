@@ -3,6 +3,7 @@ import os
 import signal
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from accelerate import Accelerator
@@ -10,11 +11,13 @@ from accelerate import Accelerator
 import gmmseg
 from gmmseg.data.augmented import AugmentedDataset
 from gmmseg.data.loading import EpochLoader, ShuffledSampler
+from gmmseg.data.sampling import ClassBalancedSampler
 from gmmseg.data.scenes import Scenes
 from gmmseg.data.transforms import training_transform
 from gmmseg.labels import IGNORE
 from gmmseg.mixture import OnlineEM
-from gmmseg.training.checkpoint import find_checkpoint
+from gmmseg.mixture.settings import PRESETS
+from gmmseg.training.checkpoint import find_checkpoint, list_checkpoints, load_checkpoint
 from gmmseg.training.optim import make_optimizer, make_schedule, make_warm_classifier
 from gmmseg.training.settings import TrainSettings
 from gmmseg.training.trainer import Interrupted, Trainer, TrainingDiverged
@@ -43,20 +46,34 @@ class Cached:
         return self.samples[index]
 
 
-def make_trainer(folder, settings=SETTINGS, head="default", validate=None, dataset=None, scale=(0.5, 2.0)):
+def make_trainer(
+    folder,
+    settings=SETTINGS,
+    head="default",
+    validate=None,
+    dataset=None,
+    scale=(0.5, 2.0),
+    em=None,
+    workers=0,
+    balanced=False,
+):
     torch.manual_seed(0)
+    accelerator = Accelerator(cpu=True)
     segmenter = gmmseg.build("tiny_unet", num_classes=10, head=head)
     loader = EpochLoader(
         AugmentedDataset(dataset or Cached(), training_transform((32, 48), scale=scale)),
-        ShuffledSampler(5),
+        ClassBalancedSampler(np.ones((5, 10), int)) if balanced else ShuffledSampler(5),
         settings.batch_size,
+        workers=workers,
+        prepare=accelerator.prepare_data_loader,
     )
     warm = make_warm_classifier(segmenter, settings)
     optimizer = make_optimizer(segmenter, settings, warm)
-    em = OnlineEM(segmenter.mixture) if segmenter.mixture is not None else None
+    choices = replace(PRESETS["reference" if head == "reference" else "default"], **(em or {}))
+    em_step = OnlineEM(segmenter.mixture, choices) if segmenter.mixture is not None else None
     schedule = make_schedule(optimizer, settings)
     return Trainer(
-        segmenter, loader, optimizer, schedule, em, Accelerator(cpu=True), settings, folder, validate, warm
+        segmenter, loader, optimizer, schedule, em_step, accelerator, settings, folder, validate, warm
     )
 
 
@@ -86,23 +103,33 @@ def entries(folder):
 
 
 @pytest.mark.parametrize(
-    ("head", "change"),
-    [("default", {}), ("softmax", {}), ("default", {"ema": 0.9, "softmax_steps": 4, "accumulate": 2})],
+    ("head", "change", "em", "workers", "balanced"),
+    [
+        ("default", {}, {}, 0, False),
+        ("softmax", {"optimizer": "sgd"}, {}, 0, False),
+        ("default", {"ema": 0.9, "softmax_steps": 7, "accumulate": 2}, {}, 0, True),
+        ("default", {"optimizer": "sgd"}, {"reseed": True}, 1, False),
+        ("reference", {}, {"memory_size": 20, "estimate_prior": True}, 0, True),
+    ],
+    ids=["plain", "softmax-sgd", "ema-warm-up-balanced", "sgd-reseed-workers", "queue-balanced"],
 )
-def test_a_resumed_run_equals_an_uninterrupted_one_bit_for_bit(tmp_path, head, change):
-    settings = replace(SETTINGS, save_every=3, **change)
-    whole = make_trainer(tmp_path / "whole", settings, head)
-    expected = whole.run()
-    # The same run, ended at step 3 in the middle of an epoch, and gone on with by a new process's objects.
-    first = make_trainer(tmp_path / "parts", settings, head)
-    first.loader = StopsAfter(first.loader, 3 * settings.accumulate)
-    with pytest.raises(PowerCut):
-        first.run()
-    second = make_trainer(tmp_path / "parts", settings, head)
-    torch.manual_seed(99)  # whatever the new process did before
-    second.resume(find_checkpoint(tmp_path / "parts"))
-    resumed = second.run()
-    assert second.step == 6
+def test_a_resumed_run_equals_an_uninterrupted_one_bit_for_bit(tmp_path, head, change, em, workers, balanced):
+    """Over five epochs of two batches, stopped twice: at step 5 and at step 8, in the middle of an epoch."""
+    settings = replace(SETTINGS, steps=10, save_every=1, **change)
+    parts = {"head": head, "em": em, "workers": workers, "balanced": balanced}
+    expected = make_trainer(tmp_path / "whole", settings, **parts).run()
+    for steps in (5, 3):
+        trainer = make_trainer(tmp_path / "parts", settings, **parts)
+        torch.manual_seed(99)  # whatever the new process did before
+        if steps == 3:
+            trainer.load_state_dict(load_checkpoint(find_checkpoint(tmp_path / "parts")))
+        trainer.loader = StopsAfter(trainer.loader, trainer.batches_done + steps * settings.accumulate)
+        with pytest.raises(PowerCut):
+            trainer.run()
+    last = make_trainer(tmp_path / "parts", settings, **parts)
+    last.load_state_dict(load_checkpoint(find_checkpoint(tmp_path / "parts")))
+    assert last.step == 8
+    resumed = last.run()
     for name, value in expected.state_dict().items():
         assert torch.equal(value, resumed.state_dict()[name]), name
 
@@ -199,6 +226,79 @@ def test_a_loss_that_is_not_finite_stops_with_the_batch_named(tmp_path):
     with pytest.raises(TrainingDiverged, match=r"step 0 on the batch scenes_train_\d+"):
         trainer.run()
     assert list((tmp_path / "checkpoints").glob("diverged_*.pt"))
+
+
+class NaNAt:
+    """Turns one gradient into NaN before the optimizer's step ``step``, counted from 1."""
+
+    def __init__(self, trainer, step):
+        self.trainer, self.step, self.take = trainer, step, trainer.optimizer.step
+        trainer.optimizer.step = self
+
+    def __call__(self):
+        if self.trainer.step == self.step - 1:
+            next(iter(self.trainer.segmenter.parameters())).grad.view(-1)[0] = float("nan")
+        self.take()
+
+
+@pytest.mark.parametrize(("ema", "validated"), [(None, True), (0.5, True), (None, False)])
+def test_a_gradient_that_is_not_finite_in_the_last_step_leaves_the_last_good_weights(
+    tmp_path, ema, validated
+):
+    """best/ and the checkpoint before it stay as they are; final/ is not reached."""
+    scores = iter([0.1, 0.2])
+    trainer = make_trainer(
+        tmp_path,
+        replace(SETTINGS, ema=ema),
+        validate=(lambda model: {"score": next(scores)}) if validated else None,
+    )
+    NaNAt(trainer, 6)
+    with pytest.raises(TrainingDiverged, match=r"weights are not finite: .* at step 6; .*step_00000003\.pt"):
+        trainer.run()
+    (kept,) = list_checkpoints(tmp_path / "checkpoints")
+    assert kept.name == "step_00000003.pt"
+    saved = load_checkpoint(kept)["segmenter"]
+    assert all(value.isfinite().all() for value in saved.values() if value.is_floating_point())
+    if validated:
+        best = gmmseg.from_pretrained(tmp_path / "best").state_dict()
+        assert all(value.isfinite().all() for value in best.values() if value.is_floating_point())
+
+
+def test_a_resumed_run_takes_rates_from_its_settings_and_moments_from_the_checkpoint(tmp_path):
+    settings = replace(SETTINGS, steps=3, optimizer="sgd", warmup_steps=0)
+    make_trainer(tmp_path, settings).run()
+    changed = replace(settings, steps=6, learning_rate=0.5, weight_decay=0.25, momentum=0.5)
+    trainer = make_trainer(tmp_path, changed)
+    state = load_checkpoint(find_checkpoint(tmp_path))
+    trainer.load_state_dict(state)
+    for group in trainer.optimizer.param_groups:
+        assert group["momentum"] == 0.5
+        assert group["lr"] == pytest.approx(group["initial_lr"] * 0.5**0.9)
+    assert {group["weight_decay"] for group in trainer.optimizer.param_groups} == {0.25, 0.0}
+    moments = trainer.optimizer.state_dict()["state"][0]["momentum_buffer"]
+    assert torch.equal(moments, state["optimizer"]["state"][0]["momentum_buffer"])
+    trainer.run()
+    assert trainer.step == 6
+
+
+@pytest.mark.parametrize(("pause", "interrupts"), [(0.0, False), (10.0, True)])
+def test_a_repeated_signal_is_one_request_and_a_later_one_interrupts(
+    tmp_path, monkeypatch, pause, interrupts
+):
+    """Launchers pass on the Ctrl-C that their processes have had from the terminal."""
+    clock = iter([100.0, 100.0 + pause])
+    monkeypatch.setattr("gmmseg.training.trainer.time.monotonic", lambda: next(clock))
+
+    def validate(segmenter):
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGTERM)
+        return {"score": 0.0}
+
+    trainer = make_trainer(tmp_path, replace(SETTINGS, save_every=100), validate=validate)
+    with pytest.raises(KeyboardInterrupt) as stopped:
+        trainer.run()
+    assert isinstance(stopped.value, Interrupted) != interrupts
+    assert bool(find_checkpoint(tmp_path)) != interrupts
 
 
 def test_an_all_ignored_batch_is_survived(tmp_path):

@@ -66,6 +66,9 @@ class EpochLoader:
         """To be called before each pass."""
         self.dataset.set_epoch(epoch)
         self.sampler.set_epoch(epoch)
+        if hasattr(self.loader, "set_epoch"):
+            # A prepared loader counts passes by itself, from 0 in a resumed run too, and tells the sampler.
+            self.loader.set_epoch(epoch)
 
     def __iter__(self) -> Iterator[Batch]:
         return iter(self.loader)

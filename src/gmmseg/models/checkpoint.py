@@ -2,17 +2,19 @@
 
 import hashlib
 import json
-import os
 import tempfile
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from safetensors.torch import save_file
+from safetensors import safe_open
+from safetensors.torch import save
 from torch import Tensor
 
 import gmmseg
+from gmmseg.atomic import write_bytes
 from gmmseg.models.weights import WeightsError, read_weights
 
 if TYPE_CHECKING:
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 
 CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
 FORMAT = 1
+CHECKSUM = "sha256"
 
 
 def write_checkpoint(segmenter: "Segmenter", folder: Path) -> None:
@@ -27,16 +30,21 @@ def write_checkpoint(segmenter: "Segmenter", folder: Path) -> None:
     for what, values in (("label_names", segmenter.label_names), ("colours", segmenter.colours)):
         if values is not None and len(values) != segmenter.num_classes:
             raise ValueError(f"{what} has {len(values)} entries for {segmenter.num_classes} classes")
-    folder.mkdir(parents=True, exist_ok=True)
     state = {
         name: value.detach().cpu().contiguous().clone() for name, value in segmenter.state_dict().items()
     }
-    with tempfile.TemporaryDirectory(dir=folder) as scratch:
-        weights, config = Path(scratch, WEIGHTS_FILE), Path(scratch, CONFIG_FILE)
-        save_file(state, weights, metadata={"format": "pt"})
-        config.write_text(json.dumps(describe(segmenter), indent=2) + "\n")
-        os.replace(weights, folder / WEIGHTS_FILE)
-        os.replace(config, folder / CONFIG_FILE)
+    # The checksum is the only entry: several come in a random order, and equal weights in unequal files.
+    write_bytes(folder / WEIGHTS_FILE, save(state, metadata={CHECKSUM: checksum(state)}))
+    write_bytes(folder / CONFIG_FILE, (json.dumps(describe(segmenter), indent=2) + "\n").encode())
+
+
+def checksum(state: Mapping[str, Tensor]) -> str:
+    """SHA-256 of names, types, shapes and values, whatever the order; kept in the file of weights."""
+    digest = hashlib.sha256()
+    for name, value in sorted(state.items()):
+        digest.update(f"{name} {value.dtype} {tuple(value.shape)}\n".encode())
+        digest.update(value.contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
 
 
 def describe(segmenter: "Segmenter") -> dict[str, Any]:
@@ -92,6 +100,7 @@ def read_state(segmenter: "Segmenter", folder: Path) -> None:
     """Fill ``segmenter`` from model.safetensors; anything missing, left over or misshapen is an error."""
     path = folder / WEIGHTS_FILE
     state = read_weights(path)
+    _check_whole(path, state)
     expected = segmenter.state_dict()
     faults = [f"missing {name}" for name in expected if name not in state]
     faults += [f"unexpected {name}" for name in state if name not in expected]
@@ -105,6 +114,16 @@ def read_state(segmenter: "Segmenter", folder: Path) -> None:
             f"{path} does not fit the architecture ({len(faults)} differences): " + "; ".join(faults[:8])
         )
     _copy_state(segmenter, state)
+
+
+def _check_whole(path: Path, state: dict[str, Tensor]) -> None:
+    """Refuse values that changed since they were written; files of earlier versions keep no checksum."""
+    with safe_open(path, framework="pt") as file:
+        kept = (file.metadata() or {}).get(CHECKSUM)
+    if kept is not None and kept != checksum(state):
+        raise WeightsError(
+            f"{path}: damaged, its values do not fit the checksum kept in it; fetch or write it again"
+        )
 
 
 @torch.no_grad()

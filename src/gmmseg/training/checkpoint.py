@@ -1,17 +1,19 @@
-"""Checkpoints of a run: written atomically, read safely, the newest two kept."""
+"""Checkpoints of a run: written atomically, checked when read, the newest two kept."""
 
+import shlex
+import zipfile
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from gmmseg.atomic import LEFTOVER_PREFIX, write_atomically
+from gmmseg.atomic import write_atomically
 
 KEEP = 2
 
 
 class CheckpointError(RuntimeError):
-    """A checkpoint cannot be used; the message says what to use instead."""
+    """A checkpoint cannot be used; the message says what to do instead."""
 
 
 def save_checkpoint(folder: Path, step: int, state: dict[str, Any], *, label: str = "step") -> Path:
@@ -24,8 +26,6 @@ def save_checkpoint(folder: Path, step: int, state: dict[str, Any], *, label: st
     write_atomically(path, lambda file: torch.save(state, file))
     for old in list_checkpoints(folder)[KEEP:]:
         old.unlink()
-    for leftover in folder.glob(f"{LEFTOVER_PREFIX}*"):
-        leftover.unlink(missing_ok=True)  # of a run that was killed while writing
     return path
 
 
@@ -34,26 +34,55 @@ def list_checkpoints(folder: Path) -> list[Path]:
     return sorted(folder.glob("step_*.pt"), reverse=True)
 
 
+def find_checkpoint(run: Path) -> Path | None:
+    """The newest checkpoint of a run folder, or the file itself when ``run`` is one; None without any."""
+    if run.suffix == ".pt" or run.is_file():
+        return run
+    return next(iter(list_checkpoints(run / "checkpoints")), None)
+
+
 def load_checkpoint(path: Path) -> dict[str, Any]:
-    """The state in ``path``; a truncated or foreign file is refused, naming the checkpoint before it."""
+    """The state in ``path``; a damaged or foreign file is refused, with the way to go on without it."""
     if not path.is_file():
         raise CheckpointError(f"{path}: there is no such checkpoint")
     try:
+        _check_whole(path)
         state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises half a dozen kinds for broken files
-        older = [each for each in list_checkpoints(path.parent) if each.name < path.name]
-        advice = f"resume from the one before it: --resume {older[0]}" if older else "there is none before it"
-        raise CheckpointError(f"{path}: truncated or not a checkpoint of this program; {advice}") from error
+        raise CheckpointError(
+            f"{path}: damaged, truncated or not a checkpoint of this program; {_way_on(path)}"
+        ) from error
     if not isinstance(state, dict) or "step" not in state:
         raise CheckpointError(f"{path}: not a checkpoint of a training run")
     return state
 
 
-def find_checkpoint(run: Path) -> Path:
-    """The newest checkpoint of a run folder, or the file itself when ``run`` is one."""
-    if run.is_file():
-        return run
-    found = list_checkpoints(run / "checkpoints")
-    if not found:
-        raise CheckpointError(f"{run}: no checkpoints here to resume from (looked in {run / 'checkpoints'})")
-    return found[0]
+def set_newer_aside(folder: Path, step: int) -> list[Path]:
+    """Rename checkpoints beyond ``step``, where a run goes on from; returns what they are called now.
+
+    Otherwise the next `--resume` would take one of them, which this run no longer leads to.
+    """
+    newer = [path for path in list_checkpoints(folder) if path.stem > f"step_{step:08d}"]
+    return [path.rename(path.with_suffix(".pt.unused")) for path in newer]
+
+
+def resume_command(run: Path, *options: str) -> str:
+    """What to type to go on with the run in a folder: the settings it was started with are in it."""
+    words = ["gmmseg", "train", str(run / "config.yaml"), "--out", str(run), *(options or ("--resume",))]
+    return shlex.join(words)
+
+
+def _check_whole(path: Path) -> None:
+    """torch writes a CRC-32 of every record and does not look at it when it reads."""
+    with zipfile.ZipFile(path) as archive:
+        damaged = archive.testzip()
+    if damaged is not None:
+        raise ValueError(f"the record {damaged} has changed since it was written")
+
+
+def _way_on(path: Path) -> str:
+    older = [each for each in list_checkpoints(path.parent) if each.name < path.name]
+    if not older:
+        return "there is none before it: start anew with another --out"
+    command = resume_command(path.parent.parent, "--resume-from", str(older[0]))
+    return f"go on from the one before it: {command}"

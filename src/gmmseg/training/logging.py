@@ -7,6 +7,8 @@ from typing import Any
 
 from tqdm import tqdm
 
+from gmmseg.atomic import write_bytes
+
 
 class RunLog:
     """Writes ``log.jsonl`` in the run folder and shows a progress bar; silent on all but one process."""
@@ -17,6 +19,7 @@ class RunLog:
             return
         folder.mkdir(parents=True, exist_ok=True)
         self.board = _make_board(folder) if tensorboard else None
+        _drop_after(folder / "log.jsonl", start)
         self.file = (folder / "log.jsonl").open("a", encoding="utf-8")
         self.bar = tqdm(total=steps, initial=start, unit="step", dynamic_ncols=True)
         self.warned: set[str] = set()
@@ -51,6 +54,21 @@ class RunLog:
             self.file.close()
             if self.board is not None:
                 self.board.close()
+
+
+def _drop_after(path: Path, step: int) -> None:
+    """Take out entries of steps that are about to run again, and a line that a kill cut short."""
+    if path.is_file():
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)
+        kept = "".join(line for line in lines if _step_of(line) <= step)
+        write_bytes(path, kept.encode())
+
+
+def _step_of(line: str) -> float:
+    try:
+        return json.loads(line)["step"] if line.endswith("\n") else float("inf")
+    except (ValueError, KeyError, TypeError):
+        return float("inf")
 
 
 def _make_board(folder: Path) -> Any:

@@ -20,14 +20,16 @@ from gmmseg.mixture import OnlineEM
 from gmmseg.models import Segmenter, SegmenterOutput
 from gmmseg.models.outputs import EMPoints
 from gmmseg.models.segmenter import cross_entropy
+from gmmseg.models.weights import listed
 from gmmseg.training.batch_norm import synchronised_batch_norm
-from gmmseg.training.checkpoint import load_checkpoint, save_checkpoint
+from gmmseg.training.checkpoint import list_checkpoints, save_checkpoint
 from gmmseg.training.logging import RunLog
 from gmmseg.training.optim import decline, learning_rate_factor
 from gmmseg.training.settings import TrainSettings
 
 Validate = Callable[[Segmenter], dict[str, float]]
 _PATIENCE = 200  # steps after which a class never seen, or a collapsed component, is worth a warning
+_SAME_REQUEST = 2.0  # seconds within which signals are one request to stop
 
 
 class Batch(Protocol):
@@ -46,7 +48,7 @@ class Loader(Protocol):
 
 
 class TrainingDiverged(RuntimeError):
-    """The loss is not finite."""
+    """The loss or the weights are not finite."""
 
 
 class Interrupted(KeyboardInterrupt):
@@ -58,7 +60,7 @@ class Trainer:
 
     ``em`` is None for softmax twins and discriminative mixtures. ``validate`` returns named numbers for a
     segmenter; the one called ``score`` decides which weights are best. ``warm_classifier`` maps points to
-    logits during a softmax warm-up.
+    logits during a softmax warm-up. ``about`` is plain data that checkpoints carry: what run this is.
     """
 
     def __init__(
@@ -73,10 +75,11 @@ class Trainer:
         folder: Path,
         validate: Validate | None = None,
         warm_classifier: nn.Module | None = None,
+        about: dict[str, Any] | None = None,
     ) -> None:
         self.segmenter, self.em, self.settings, self.folder = segmenter, em, settings, folder
         self.accelerator, self.validate, self.loader = accelerator, validate, loader
-        self.warm_classifier = warm_classifier
+        self.warm_classifier, self.about = warm_classifier, about
         self.network, self.optimizer = accelerator.prepare(segmenter, optimizer)
         self._warm_network = warm_classifier and accelerator.prepare(warm_classifier)
         self.schedule = schedule
@@ -100,16 +103,24 @@ class Trainer:
             with _stop_requests() as stop:
                 while self.step < settings.steps:
                     self._train_step([next(batches) for _ in range(settings.accumulate)], log)
-                    last = self.step == settings.steps
-                    if self.validate and (last or self.step % settings.validate_every == 0):
-                        self._validate(log)
-                    if last or stop or self.step % settings.save_every == 0:
-                        self.save()
-                    if stop and not last:
-                        raise Interrupted(f"stopped at step {self.step}, state saved in {self.folder}")
+                    self._keep(log, stop)
         finally:
             log.close()
         return self.exported
+
+    def _keep(self, log: RunLog, stop: "_StopFlag") -> None:
+        """Validate and save where it is time to; on a stop request save and raise Interrupted."""
+        settings, last = self.settings, self.step == self.settings.steps
+        if self.validate and (last or self.step % settings.validate_every == 0):
+            self._check_weights()
+            self._validate(log)
+        # All processes stop at the same step; one that left alone would keep the others waiting for ever.
+        stopping = distributed.any_process(bool(stop))
+        if last or stopping or self.step % settings.save_every == 0:
+            self._check_weights()
+            path = self.save()
+            if stopping and not last:
+                raise Interrupted(f"stopped at step {self.step}, the state is in {path}")
 
     def _train_step(self, batches: list[Batch], log: RunLog) -> None:
         started = time.perf_counter()
@@ -219,15 +230,31 @@ class Trainer:
     def _check(self, loss: Tensor, batch: Batch) -> None:
         finite = bool(loss.isfinite())
         # All processes stop together: one left alone in the backward pass would wait for the others.
-        if not distributed.any_process(not finite):
-            return
-        where = "batch of another process" if finite else f"batch {', '.join(batch.names)}"
+        if distributed.any_process(not finite):
+            where = "batch of another process" if finite else f"batch {', '.join(batch.names)}"
+            self._stop_diverged(f"the loss is {'not finite' if finite else loss.item()}", f" on the {where}")
+
+    def _check_weights(self) -> None:
+        """Weights that are not finite are never exported, nor saved as a state to go on from."""
+        broken = [
+            name
+            for model in (self.segmenter, self.exported)
+            for name, value in model.state_dict().items()
+            if value.is_floating_point() and not bool(value.isfinite().all())
+        ]
+        if distributed.any_process(bool(broken)):
+            self._stop_diverged(f"weights are not finite{listed(broken, 3)}")
+
+    def _stop_diverged(self, what: str, where: str = "") -> None:
+        """Called by all processes; the main one keeps the state to look at."""
+        checkpoints = self.folder / "checkpoints"
         if self.accelerator.is_main_process:
-            save_checkpoint(self.folder / "checkpoints", self.step, self.state_dict(), label="diverged")
+            save_checkpoint(checkpoints, self.step, self.state_dict(), label="diverged")
+        good = next(iter(list_checkpoints(checkpoints)), None)
         raise TrainingDiverged(
-            f"the loss is {'not finite' if finite else loss.item()} at step {self.step} on the {where}; "
-            f"the state is in {self.folder / 'checkpoints'}. "
-            "Try a lower learning rate, clip_norm, or precision: no"
+            f"{what} at step {self.step}{where}; the state is in {checkpoints}"
+            + (f", the last good one in {good}" if good else "")
+            + ". Try a lower learning rate, clip_norm, or precision: no"
         )
 
     # Reports ------------------------------------------------------------------------------------------
@@ -297,20 +324,26 @@ class Trainer:
             "em": self.em.state_dict() if self.em else None,
             "average": self.average.state_dict() if self.average else None,
             "warm_classifier": self.warm_classifier.state_dict() if self.warm_classifier else None,
+<<<<<<< HEAD
+=======
+            "about": self.about,
+            "random": torch.get_rng_state(),
+            "random_cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+>>>>>>> resume
         }
 
-    def save(self) -> None:
-        """Write a checkpoint (main process only)."""
+    def save(self) -> Path:
+        """Write a checkpoint (main process only); returns its path."""
+        path = self.folder / "checkpoints" / f"step_{self.step:08d}.pt"
         if self.accelerator.is_main_process:
-            save_checkpoint(self.folder / "checkpoints", self.step, self.state_dict())
+            save_checkpoint(path.parent, self.step, self.state_dict())
         self.accelerator.wait_for_everyone()
+        return path
 
-    def resume(self, path: Path) -> None:
-        """Continue from a checkpoint as if never interrupted."""
-        state = load_checkpoint(path)
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a checkpoint's state as if never interrupted."""
         self.segmenter.load_state_dict(state["segmenter"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.schedule.load_state_dict(state["schedule"])
+        self._load_optimizer(state)
         for part, name in (
             (self.em, "em"),
             (self.average, "average"),
@@ -321,23 +354,41 @@ class Trainer:
         self.step, self.epoch, self.batches_done = state["step"], state["epoch"], state["batches_done"]
         self.best = state["best"]
 
+    def _load_optimizer(self, state: dict[str, Any]) -> None:
+        """The moments come from the checkpoint, learning rates and decay from the settings of this run."""
+        chosen = [{**group, "params": None} for group in self.optimizer.param_groups]
+        rates = list(self.schedule.base_lrs)
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.schedule.load_state_dict(state["schedule"])
+        self.schedule.base_lrs = rates
+        factor = learning_rate_factor(self.schedule.last_epoch, self.settings)
+        for group, choice, rate in zip(self.optimizer.param_groups, chosen, rates):
+            group.update({**choice, "params": group["params"], "lr": rate * factor})
+
 
 class _StopFlag:
-    requested = False
+    """When the first request to stop came; true once there was one."""
+
+    since: float | None = None
 
     def __bool__(self) -> bool:
-        return self.requested
+        return self.since is not None
 
 
 @contextmanager
 def _stop_requests() -> Iterator[_StopFlag]:
-    """Turns the first Ctrl-C or SIGTERM into a flag heeded between steps; the second one interrupts."""
+    """Turns the first Ctrl-C or SIGTERM into a flag heeded between steps; a later one interrupts.
+
+    One that follows at once does not count: a launcher passes on the Ctrl-C that the terminal has sent to
+    its processes already.
+    """
     flag = _StopFlag()
 
     def request(number: int, frame: object) -> None:
-        if flag.requested:
+        now = time.monotonic()
+        if flag.since is not None and now - flag.since > _SAME_REQUEST:
             raise KeyboardInterrupt
-        flag.requested = True
+        flag.since = flag.since or now
 
     try:
         previous = {number: signal.signal(number, request) for number in (signal.SIGINT, signal.SIGTERM)}

@@ -1,0 +1,79 @@
+"""What a resumed run may change: its settings compared with those its checkpoint was written under."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from gmmseg.config import Config, config_tree
+from gmmseg.data import SegmentationData
+from gmmseg.training.checkpoint import CheckpointError
+
+FREE = ("name", "data.root", "data.validation_split", "data.workers", "data.keep", "inference.",
+        "model.weights", "train.log_every", "train.validate_every", "train.save_every",
+        "train.tensorboard")  # fmt: skip
+"""No influence on the weights a run arrives at (model.weights is where it started)."""
+FIXED = ("model.", "data.name", "data.train_split", "data.held_out", "data.balanced", "em.memory",
+         "train.batch_size", "train.seed", "train.optimizer", "classes", "images", "processes")  # fmt: skip
+"""Parts of the saved state, or the place in the order of images, would not fit."""
+SWITCHES = ("train.ema", "train.softmax_steps", "train.backbone_multiplier")
+"""May take other values, but not begin or cease to be 0 or null: parts of the state come and go with them."""
+
+
+def describe_run(config: Config, dataset: SegmentationData, processes: int) -> dict[str, Any]:
+    """What a checkpoint remembers of its run: every setting by its dotted name, the data, the processes."""
+    assert dataset.label_space is not None
+    return {
+        **_flat(config_tree(config)),
+        "classes": list(dataset.label_space.names),
+        "images": len(dataset),
+        "processes": processes,
+    }
+
+
+def check_resumable(
+    path: Path, before: dict[str, Any] | None, now: dict[str, Any], say: Callable[[str], object]
+) -> None:
+    """Say what differs from the run that wrote ``path``; CheckpointError for what cannot change."""
+    if before is None:
+        say(f"warning: {path} was written by an earlier version, without its settings: they are not compared")
+        return
+    changed = [key for key in now if key in before and before[key] != now[key]]
+    fixed = [key for key in changed if _is_fixed(key, before[key], now[key])]
+    if fixed:
+        raise CheckpointError(
+            f"{path}: settings that cannot change on the way: {_listed(fixed, before, now)}; "
+            "resume with those it was started with, or start a new run with another --out"
+        )
+    free = [key for key in changed if key.startswith(FREE)]
+    steering = [key for key in changed if key not in free]
+    if free:
+        say(f"resumed with other settings, to the same weights: {_listed(free, before, now)}")
+    if steering:
+        say(
+            f"warning: resumed with other settings: {_listed(steering, before, now)}; "
+            "the weights will be those of neither run"
+        )
+
+
+def _is_fixed(key: str, before: Any, now: Any) -> bool:
+    if key in SWITCHES:
+        return bool(before) != bool(now)
+    return key.startswith(FIXED) and not key.startswith(FREE)
+
+
+def _listed(keys: list[str], before: dict[str, Any], now: dict[str, Any], most: int = 6) -> str:
+    """Keys with both values, the first of them, for a message of a few lines."""
+    each = [f"{key} {_short(before[key])} -> {_short(now[key])}" for key in keys[:most]]
+    return ", ".join(each) + (f" and {len(keys) - most} more" if len(keys) > most else "")
+
+
+def _short(value: Any, most: int = 60) -> str:
+    text = str(value)
+    return text if len(text) <= most else f"{text[:most]}..."
+
+
+def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return flat
