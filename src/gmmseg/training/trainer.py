@@ -324,12 +324,7 @@ class Trainer:
             "em": self.em.state_dict() if self.em else None,
             "average": self.average.state_dict() if self.average else None,
             "warm_classifier": self.warm_classifier.state_dict() if self.warm_classifier else None,
-<<<<<<< HEAD
-=======
             "about": self.about,
-            "random": torch.get_rng_state(),
-            "random_cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
->>>>>>> resume
         }
 
     def save(self) -> Path:
