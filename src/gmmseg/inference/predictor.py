@@ -7,7 +7,16 @@ from torch import Tensor
 
 from gmmseg.inference.images import ImageSource, load_image
 from gmmseg.inference.prediction import Prediction
-from gmmseg.inference.windows import Maps, Reading, sliding, sliding_strips, strangeness, upsample, whole
+from gmmseg.inference.windows import (
+    Maps,
+    Reading,
+    sliding,
+    sliding_strips,
+    strangeness,
+    upsample,
+    whole,
+    whole_scores,
+)
 from gmmseg.models import Segmenter
 
 DEFAULT_WINDOW = 1024
@@ -82,6 +91,14 @@ class Predictor:
             return whole(self.segmenter, images, size, readings)
         maps = sliding(self.segmenter, images, self.window, self.stride, readings)
         return maps if size is None else maps.map(lambda full: upsample(full, size))
+
+    @torch.no_grad()
+    def scores(self, images: Tensor, size: tuple[int, int], readings: Sequence[Reading]) -> Tensor:
+        """The scores (b s h w) of `maps`, without the cost of full-size logits where that is possible."""
+        images = images.to(self.device)
+        if self._at_once(images):
+            return whole_scores(self.segmenter, images, size, readings)
+        return self.maps(images, size, readings).scores
 
     def _at_once(self, images: Tensor) -> bool:
         return max(images.shape[-2:]) <= self.whole_up_to

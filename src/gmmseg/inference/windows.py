@@ -60,21 +60,44 @@ def whole(
     size: tuple[int, int] | None = None,
     readings: Sequence[Reading] = (strangeness,),
 ) -> Maps:
-    """Maps of images (b 3 h w) in [0, 1] in one pass, at ``size`` (the images' own unless given).
+    """Maps of images (b 3 h w) in [0, 1] in one pass, at ``size`` (the images' own unless given)."""
+    output, padded_size = padded_pass(segmenter, images)
+    maps = Maps(output.logits / segmenter.temperature, _read_all(readings, output))
+    return maps.map(partial(_unpadded, padded_size=padded_size, image_size=images.shape[-2:], size=size))
 
-    The images are continued by their border pixels up to a multiple of the network's stride, so that the
-    cells of its maps tile them exactly and the upsampled maps lie where the pixels are; and up to
-    SMALLEST_SIDE, for networks whose deepest maps would otherwise be empty.
+
+def whole_scores(
+    segmenter: Segmenter, images: Tensor, size: tuple[int, int] | None, readings: Sequence[Reading]
+) -> Tensor:
+    """The scores (b s h w) of `whole` alone: logits of many classes take longest to upsample."""
+    output, padded_size = padded_pass(segmenter, images)
+    return _unpadded(_read_all(readings, output), padded_size, images.shape[-2:], size)
+
+
+def padded_pass(segmenter: Segmenter, images: Tensor) -> tuple[SegmenterOutput, torch.Size]:
+    """The output for images (b 3 h w) in [0, 1], and the size they were continued to for it.
+
+    They are continued by their border pixels up to a multiple of the network's stride, so that the cells of
+    its maps tile them exactly and the upsampled maps lie where the pixels are; and up to SMALLEST_SIDE, for
+    networks whose deepest maps would otherwise be empty.
     """
-    height, width = images.shape[-2:]
     padded = pad(
-        images, *(next_multiple(max(side, SMALLEST_SIDE), segmenter.stride) for side in (height, width))
+        images, *(next_multiple(max(side, SMALLEST_SIDE), segmenter.stride) for side in images.shape[-2:])
     )
-    output = forward(segmenter, padded)
-    logits = output.logits / segmenter.temperature
-    maps = Maps(logits, torch.stack([_read(read, output) for read in readings], dim=1))
-    maps = maps.map(lambda coarse: upsample(coarse, padded.shape[-2:])[..., :height, :width])
-    return maps if size is None else maps.map(lambda full: upsample(full, size))
+    return forward(segmenter, padded), padded.shape[-2:]
+
+
+def _unpadded(
+    coarse: Tensor, padded_size: torch.Size, image_size: torch.Size, size: tuple[int, int] | None
+) -> Tensor:
+    """Maps of padded images at the images' own size, or at ``size``."""
+    full = upsample(coarse, padded_size)[..., : image_size[0], : image_size[1]]
+    return full if size is None else upsample(full, size)
+
+
+def _read_all(readings: Sequence[Reading], output: SegmenterOutput) -> Tensor:
+    """(b s h w) at the network's resolution."""
+    return torch.stack([_read(reading, output) for reading in readings], dim=1)
 
 
 def _read(reading: Reading, output: SegmenterOutput) -> Tensor:
