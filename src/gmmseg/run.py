@@ -341,7 +341,7 @@ def _suitable_scores(model: Segmenter) -> tuple[str, ...]:
 
 
 def open_model(source: str | Path) -> Segmenter:
-    """A segmenter from a run folder (its best weights), a folder of weights, or a name on the hub."""
+    """A segmenter from a run folder (its best weights), a folder of weights, or the hub (hf:owner/name)."""
     return from_pretrained(next(iter(_weights_of(Path(source))), source))
 
 
