@@ -28,7 +28,7 @@ DOORS = {
     "yaml": {"config.py"},
     "pydantic": {"config.py"},
     "typer": {"cli.py"},
-    "huggingface_hub": {"models/checkpoint.py", "models/pretrained.py"},
+    "huggingface_hub": {"models/checkpoint.py", "models/hub.py"},
     "av": {"inference/video.py"},
     "h5py": {"evaluation/score_files.py"},
 }

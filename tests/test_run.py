@@ -286,6 +286,7 @@ def test_mistakes_are_one_line_without_a_traceback(tmp_path):
         (["evaluate", tmp_path / "absent", "-d", "scenes"], "absent"),
         (["data", "check", "camvid", tmp_path / "absent"], "absent"),
         (["train", "camvid"], "root"),
+        (["predict", tmp_path, "--model", "runs/nope"], "runs/nope: no such folder"),
     ):
         result = gmmseg_command(*words, check=False)
         assert result.returncode != 0

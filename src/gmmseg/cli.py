@@ -20,7 +20,7 @@ data_app = typer.Typer(no_args_is_help=True, help="Look at data sets.")
 app.add_typer(data_app, name="data")
 
 Model = Annotated[
-    str, typer.Argument(help="Run folder, folder of weights, or a name on the Hugging Face hub.")
+    str, typer.Argument(help="Run folder, folder of weights, or hf:owner/name on the Hugging Face hub.")
 ]
 DataOption = Annotated[
     list[str],
@@ -226,7 +226,9 @@ def compare(
 @app.command()
 def predict(
     inputs: Annotated[list[Path], typer.Argument(help="Images, folders of images, or videos.")],
-    model: Annotated[str, typer.Option("--model", "-m", help="Run folder, weights, or a name on the hub.")],
+    model: Annotated[
+        str, typer.Option("--model", "-m", help="Run folder, folder of weights, or hf:owner/name on the hub.")
+    ],
     out: Annotated[Path, typer.Option(help="Folder for the pictures.")] = Path("predictions"),
     raw: Annotated[bool, typer.Option(help="Also write labels, posterior and anomaly as .npz.")] = False,
     window: WindowOption = None,

@@ -424,7 +424,7 @@ def _suitable_scores(model: Segmenter) -> tuple[str, ...]:
 
 
 def open_model(source: str | Path) -> Segmenter:
-    """A segmenter from a run folder (its best weights), a folder of weights, or a name on the hub.
+    """A segmenter from a run folder (its best weights), a folder of weights, or the hub (hf:owner/name).
 
     One whose mixtures nobody has fitted is refused: it would show noise.
     """

@@ -1,7 +1,7 @@
 """The report of runs and results: what was measured, what it looks like, how it came about."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ _SEARCHED = 40  # images looked through for examples with something unknown in t
 _PROJECTED = 12  # images whose points are drawn
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Subject:
     """A run folder or a results file, and what of it is there."""
 
@@ -41,7 +41,7 @@ class Subject:
 
 def write_report(sources: Sequence[Path], datasets: Sequence[Any], out: Path) -> None:
     """One HTML page about ``sources`` (the subject first, then its twin), with pictures of ``datasets``."""
-    subjects = [open_subject(Path(source)) for source in sources]
+    subjects = open_subjects([Path(source) for source in sources])
     sections = [
         _summary(subjects),
         _pictures(subjects, datasets),
@@ -61,10 +61,37 @@ def write_report(sources: Sequence[Path], datasets: Sequence[Any], out: Path) ->
 
 def write_picture(sources: Sequence[Path], dataset: Any, out: Path, *, examples: int = 2) -> None:
     """One PNG of what the runs' models make of ``examples`` with many unknown pixels in an anomaly set."""
-    models = {Path(source).name: run.open_model(source) for source in sources}
+    paths = [Path(source) for source in sources]
+    names = distinct_names([path.name for path in paths], paths)
+    models = {name: run.open_model(path) for name, path in zip(names, paths)}
     colours = _colours(next(iter(models.values())))
     galleries = [_example(models, dataset, index, colours) for index in _chosen(dataset)[:examples]]
     write_bytes(Path(out), contact_sheet(galleries))
+
+
+def open_subjects(sources: Sequence[Path]) -> list[Subject]:
+    """The sources, each under a name of its own."""
+    subjects = [open_subject(source) for source in sources]
+    names = distinct_names([subject.name for subject in subjects], sources)
+    return [replace(subject, name=name) for subject, name in zip(subjects, names)]
+
+
+def distinct_names(names: Sequence[str], sources: Sequence[Path]) -> list[str]:
+    """The names; those that occur twice with as many folders above them as tell them apart."""
+    if len({source.resolve() for source in sources}) < len(sources):
+        raise ValueError(f"{', '.join(map(str, sources))}: the same source twice; give each once")
+    chosen = list(names)
+    for index, name in enumerate(names):
+        rivals = [source.resolve() for source, other in zip(sources, names) if other == name]
+        own = sources[index].resolve()
+        if len(rivals) > 1:
+            depth = next(
+                d
+                for d in range(1, len(own.parts) + 1)
+                if [rival.parts[-d:] for rival in rivals].count(own.parts[-d:]) == 1
+            )
+            chosen[index] = "/".join(own.parts[-depth:])
+    return chosen
 
 
 def open_subject(source: Path) -> Subject:
@@ -141,52 +168,60 @@ def _table(subject: str, columns: tuple[Column, ...], rows: list[tuple], caption
 def _highlights(subjects: list[Subject]) -> tuple[Highlight, ...]:
     """The subject's main numbers, with the twin's beside them."""
     found = []
+    known, strange = _first_set(subjects, "closed_set"), _first_set(subjects, "anomaly")
     for label, metric in (("mIoU", "miou"), ("calibration error (ECE)", "ece")):
-        values = [(s.name, 100 * e["metrics"][metric]) for s, _, e in _entries(subjects, "closed_set")]
-        if values:
-            found.append(Highlight(label, f"{values[0][1]:.1f} %", _others(values[1:])))
-    best = [
-        (subject.name, 100 * max(score["ap"] for score in entry["scores"].values()))
-        for subject, _, entry in _entries(subjects, "anomaly")
-    ]
-    if best:
-        found.append(Highlight("AP on unknown objects, best score", f"{best[0][1]:.1f} %", _others(best[1:])))
+        values = {subject.name: entry["metrics"][metric] for subject, entry in known.items()}
+        found += _highlight(label, subjects[0], values)
+    best = {
+        subject.name: max(score["ap"] for score in entry["scores"].values())
+        for subject, entry in strange.items()
+    }
+    found += _highlight("AP on unknown objects, best score", subjects[0], best)
     return tuple(found)
 
 
-def _others(values: list[tuple[str, float]]) -> str:
-    return ", ".join(f"{name} {value:.1f} %" for name, value in values)
+def _highlight(label: str, subject: Subject, values: dict[str, float]) -> list[Highlight]:
+    """The subject's own value with the others' as a note; nothing where the subject has none."""
+    if subject.name not in values:
+        return []
+    texts = {name: f"{100 * value:.1f} %" for name, value in values.items()}
+    own = texts.pop(subject.name)
+    return [Highlight(label, own, ", ".join(f"{name} {text}" for name, text in texts.items()))]
+
+
+def _first_set(subjects: Sequence[Subject], task: str) -> dict[Subject, dict[str, Any]]:
+    """The entries of the first set of this kind that the first subject with any was judged on."""
+    entries = list(_entries(subjects, task))
+    return {subject: entry for subject, key, entry in entries if key == entries[0][1]}
 
 
 def _unknown(subjects: list[Subject]) -> Section | None:
     """ROC and precision-recall of every score on the first anomaly set, histograms of each model's best."""
     curves: dict[str, dict[str, Any]] = {}
-    figures: list[Figure] = []
     histograms: list[Figure] = []
-    for subject, _, entry in _entries(subjects, "anomaly"):
+    for subject, entry in _first_set(subjects, "anomaly").items():
         scores = {name: score for name, score in entry["scores"].items() if "curve" in score}
         for name, score in scores.items():
-            curves.setdefault(
-                f"{subject.name}: {name}", {**score["curve"], "auroc": score["auroc"], "ap": score["ap"]}
-            )
+            numbers = {"auroc": score["auroc"], "ap": score["ap"]}
+            curves[f"{subject.name}: {name}"] = {**score["curve"], **numbers}
         if scores:
             best = max(scores, key=lambda name: scores[name]["ap"])
             histogram = histogram_from_curve(scores[best]["curve"])
             histograms.append(plots.score_histogram(f"{subject.name}: {best}", histogram))
     if not curves:
         return None
-    figures += [plots.roc_curves(curves), plots.pr_curves(curves)]
+    key = next(key for _, key, _ in _entries(subjects, "anomaly"))
     return Section(
         "Finding the unknown",
-        "Every pixel of the anomaly set, ignored ones left out. The histograms show each model's best score.",
-        figures=(*figures, *histograms),
+        f"Every pixel of `{key}`, ignored ones left out. The histograms show each model's best score.",
+        figures=(plots.roc_curves(curves), plots.pr_curves(curves), *histograms),
     )
 
 
 def _calibration(subjects: list[Subject], datasets: Sequence[Any]) -> Section | None:
     tables = {
         subject.name: entry["reliability"]
-        for subject, _, entry in _entries(subjects, "closed_set")
+        for subject, entry in _first_set(subjects, "closed_set").items()
         if "reliability" in entry
     }
     figures = [plots.reliability_diagram(tables)] if tables else []
@@ -214,8 +249,15 @@ def _projection(subject: Subject, datasets: Sequence[Any]) -> Figure | None:
         unknown = everything[masks == 1]
     names = model.label_names or tuple(str(index) for index in range(model.num_classes))
     keep = labels != IGNORE
+    mixture = model.mixture
     return plots.projection(
-        points[keep], labels[keep], model.mixture.means, model.mixture.variances, names, unknown=unknown
+        points[keep],
+        labels[keep],
+        mixture.means,
+        mixture.variances,
+        names,
+        _colours(model),
+        unknown=unknown,
     )
 
 

@@ -9,7 +9,7 @@ from torch.utils.data import Subset
 
 import gmmseg
 from gmmseg.data import Scenes, ScenesAnomaly, open_dataset
-from gmmseg.evaluation import AnomalyCurve, EvaluationError
+from gmmseg.evaluation import AnomalyCurve, EvaluationError, ranking
 from gmmseg.evaluation.evaluator import evaluate_anomaly, evaluate_closed_set, fit_scores
 from gmmseg.evaluation.postprocessing import DilatedSmoothing
 from gmmseg.evaluation.scores import (
@@ -20,7 +20,7 @@ from gmmseg.evaluation.scores import (
     NegativeLogLikelihood,
     StandardisedMaxLogit,
 )
-from gmmseg.inference import Predictor
+from gmmseg.inference import Predictor, windows
 from gmmseg.inference.predictor import at_short_side
 from gmmseg.inference.windows import forward
 
@@ -173,3 +173,39 @@ def _equal(one, two):
     if isinstance(two, list):
         return len(one) == len(two) and all(_equal(a, b) for a, b in zip(one, two))
     return one == pytest.approx(two, abs=1e-6, nan_ok=True) if isinstance(two, float) else one == two
+
+
+def test_anomaly_sets_upsample_scores_alone_and_rank_each_once(predictor, monkeypatch):
+    channels, ranked = [], []
+    upsample, rank = windows.upsample, ranking.rank
+    monkeypatch.setattr(windows, "upsample", lambda m, size: channels.append(m.shape[1]) or upsample(m, size))
+    monkeypatch.setattr(ranking, "rank", lambda *pixels: ranked.append(pixels) or rank(*pixels))
+    evaluate_anomaly(predictor, STRANGE, [MSP(), NegativeLogLikelihood()])
+    assert set(channels) == {2}
+    assert len(ranked) == 2
+
+
+def test_a_ranking_is_made_anew_after_more_pixels():
+    curve = AnomalyCurve()
+    curve.update(torch.tensor([[0.0, 1.0]]), torch.tensor([[0, 1]]))
+    assert curve.threshold_at_best_f1() == 1
+    curve.update(torch.tensor([[2.0, 2.0, 2.0]]), torch.tensor([[1, 1, 1]]))
+    assert curve.threshold_at_tpr(0.5) == 2
+    other = AnomalyCurve()
+    other.update(torch.full((1, 9), 3.0), torch.ones(1, 9))
+    curve.merge(other)
+    assert curve.threshold_at_tpr(0.5) == 3
+    curve.reset()
+    with pytest.raises(EvaluationError, match="no pixel"):
+        curve.threshold_at_tpr(0.5)
+
+
+def test_what_goes_wrong_while_counting_names_the_file(predictor):
+    class Broken:
+        name = "broken"
+
+        def __call__(self, output):
+            return torch.full_like(output.logits[:, 0], float("nan"))
+
+    with pytest.raises(EvaluationError, match=f"{STRANGE[0].name}: .*NaN"):
+        evaluate_anomaly(predictor, STRANGE, [Broken()])

@@ -23,3 +23,17 @@ def test_a_draw_without_anomalies_is_drawn_again() -> None:
     rare[0, :2, 0] = 1, 5  # one of them with five anomalous pixels of score 1
     found = intervals.bootstrap(rare, replicates=50, level=0.9, seed=0)
     assert found == {"auroc": (1, 1), "ap": (1, 1), "fpr95": (0, 0)}
+
+
+@pytest.mark.parametrize(
+    "scale", [1.0, 1e-4, 0.0, np.inf], ids=["spread", "crowded", "constant", "with infinities"]
+)
+def test_scores_at_ranks_are_those_of_a_sorted_array(scale: float) -> None:
+    rng = np.random.default_rng(0)
+    scores = rng.normal(size=200_000).astype(np.float32)
+    if np.isinf(scale):
+        scores[:7], scores[7:9] = np.inf, -np.inf
+    else:
+        scores = (1 + scale * scores).astype(np.float32)
+    ranks = np.unique(np.concatenate([[0, 199_999], rng.integers(0, 200_000, size=300)]))
+    np.testing.assert_array_equal(intervals.at_ranks(scores, ranks), np.sort(scores)[::-1][ranks])

@@ -22,7 +22,7 @@ def drawn_labels(logits: Tensor, generator: torch.Generator) -> Tensor:
     return torch.multinomial(logits.softmax(1), 1, generator=generator)[:, 0]
 
 
-@pytest.mark.parametrize("factor", [0.4, 0.8, 1.0, 1.7, 5.0])
+@pytest.mark.parametrize("factor", [0.4, 0.8, 1.0, 1.7, 5.0, 50.0])
 def test_overconfidence_by_a_known_factor_is_found(generator: torch.Generator, factor: float) -> None:
     logits = 3 * torch.randn(20_000, 6, generator=generator)
     labels = drawn_labels(logits, generator)
@@ -51,13 +51,17 @@ def test_it_is_where_a_gradient_vanishes(generator: torch.Generator) -> None:
     assert fit.best() == pytest.approx(1 / inverse.item(), rel=2e-3)
 
 
-def test_ends_of_the_range_are_kept(generator: torch.Generator) -> None:
+def test_ends_of_the_range_are_kept_and_told(generator: torch.Generator) -> None:
     assert TemperatureFit().best() == 1.0
     logits = torch.randn(500, 3, generator=generator)
-    for labels, end in ((logits.argmax(1), 0.25), (logits.argmin(1), 8.0)):
+    for labels, end, told in (
+        (logits.argmax(1), 0.125, "0.125 is the lowest"),
+        (logits.argmin(1), 256.0, "256 is the highest"),
+    ):
         fit = TemperatureFit()
         fit.update(logits, labels)
-        assert fit.best() == pytest.approx(end)
+        with pytest.warns(UserWarning, match=told):
+            assert fit.best() == pytest.approx(end)
 
 
 def noisy_samples(predictor: Predictor, generator: torch.Generator, count: int = 6) -> list[Sample]:

@@ -57,6 +57,7 @@ def made_up_mixture() -> dict:
         "means": means,
         "variances": variances,
         "names": NAMES,
+        "colours": COLOURS,
         "unknown": random.normal(0, 2.5, (120, 8)),
     }
 

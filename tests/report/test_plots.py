@@ -43,6 +43,11 @@ def test_curves_are_labelled_with_their_areas(draw, legend):
     assert "GMM" in figure.alt
 
 
+def test_no_two_curves_of_a_chart_look_alike():
+    looks = [plots._series(index) for index in range(20)]
+    assert len({(look["color"], str(look["linestyle"])) for look in looks}) == 20
+
+
 def test_a_histogram_names_both_kinds_and_the_threshold():
     histogram = {"edges": [-10.0, 0.0, 5.0], "known": [90, 10], "unknown": [0, 0]}
     assert {"known pixels", "unknown pixels", "threshold"} <= set(
@@ -73,7 +78,11 @@ def test_a_projection_shows_the_classes_asked_for():
     random = np.random.default_rng(0)
     points, labels = random.normal(size=(300, 6)), random.integers(0, 3, 300)
     means, variances = random.normal(size=(3, 2, 6)), np.ones((3, 2, 6))
-    figure = plots.projection(points, labels, means, variances, ("road", "sky", "car"), classes=[2, 0])
+    names, colours = ("road", "sky", "car"), ((128, 64, 128), (1, 2, 3), (0, 0, 142))
+    figure = plots.projection(points, labels, means, variances, names, colours, classes=[2, 0])
+    assert b"#804080" in figure.data
+    assert b"#00008e" in figure.data
+    assert b"#010203" not in figure.data
     assert {"road", "car"} <= set(texts(figure))
     assert "sky" not in texts(figure)
     assert b"data:image/png;base64" in figure.data, "thousands of points are one bitmap"

@@ -64,6 +64,18 @@ def test_the_papers_figures_are_marked_as_quoted_and_never_win() -> None:
         compare([GMM], paper=["GMMSeg"])
 
 
+def test_the_papers_figures_meet_the_keys_that_evaluate_writes() -> None:
+    keys = ("road_anomaly/test", "road_anomaly/test (window=512)", "cityscapes/val", "cityscapes/train")
+    entries = [GMM["sets"]["road_anomaly"], GMM["sets"]["road_anomaly"], *[GMM["sets"]["cityscapes"]] * 2]
+    table = cells(
+        compare([{"name": "gmm", "sets": dict(zip(keys, entries))}], paper=["GMMSeg-SegFormer"]).markdown()
+    )
+    assert table["road_anomaly/test", "AP ↑"][-1] == "57.65"
+    assert table["road_anomaly/test (window=512)", "AP ↑"][-1] == "57.65"
+    assert table["cityscapes/val", "mIoU ↑"][-1] == "82.60"
+    assert table["cityscapes/train", "mIoU ↑"][-1] == "-", "the paper has no figures of this split"
+
+
 def test_csv_reads_back() -> None:
     rows = list(csv.DictReader(io.StringIO(compare([TWIN, GMM], paper=["MSP"]).csv())))
     by_row = {(row["set"], row["metric"]): row for row in rows}

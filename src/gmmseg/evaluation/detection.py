@@ -39,6 +39,7 @@ class AnomalyCurve(PooledMetric):
         super().__init__()
         self.exact = exact
         self.per_image = per_image
+        self._ranked: tuple[Ranking, dict[str, float]] | None = None
         self.add_state("bins", torch.zeros(2, tables.NUM_BINS, dtype=torch.int64), "sum")
         self.add_state(
             "folded", torch.zeros(len(tables.FOLDINGS), 2, tables.NUM_SLOTS, dtype=torch.int64), "sum"
@@ -52,6 +53,7 @@ class AnomalyCurve(PooledMetric):
     def update(self, scores: Tensor | np.ndarray, mask: Tensor | np.ndarray, source: str = "") -> None:
         """Scores and mask of one shape: (h w), or (b h w)."""
         values, marks = checked_pair(scores, mask, source)
+        self._ranked = None
         valid = marks != IGNORE
         everything = bool(valid.all())  # picking is slow, and most images have nothing to ignore
         anomalous = (marks.ravel() if everything else marks[valid]) == 1
@@ -86,8 +88,14 @@ class AnomalyCurve(PooledMetric):
     def merge(self, other: Self) -> None:
         """Take in everything ``other`` has seen, as if this metric had seen it too."""
         super().merge(other)
+        self._ranked = None
         if not self._is_exact():
             self._forget()
+
+    def reset(self) -> None:
+        """Forget everything seen."""
+        super().reset()
+        self._ranked = None
 
     def counts(self) -> dict[str, int]:
         """``images``, ``pixels`` judged, ``anomalous`` among them, and ``ignored`` pixels."""
@@ -142,7 +150,13 @@ class AnomalyCurve(PooledMetric):
             return intervals.bootstrap(_canonical(stacked.numpy()), replicates, level, seed)
 
     def _ranking(self) -> tuple[Ranking, dict[str, float]]:
+        """The ranking and its bounds, of all processes' pixels; worked out once for all who ask."""
         self._ranking_refusals()
+        if self._ranked is None:
+            self._ranked = self._ranked_now()
+        return self._ranked
+
+    def _ranked_now(self) -> tuple[Ranking, dict[str, float]]:
         if self._is_exact():
             kept = (_joined(self.kept_anomalous), _joined(self.kept_normal))
             return ranking.rank(*kept), {"auroc": 0.0, "ap": 0.0, "fpr95": 0.0}

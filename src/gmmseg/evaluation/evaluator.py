@@ -1,6 +1,7 @@
 """A model and a data set in, an entry of results.json out: one pass over the images, constant memory."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Protocol
 
 import torch
@@ -44,6 +45,12 @@ def image_maps(predictor: Predictor, sample: Sample, scores: Sequence[Score] = (
     """One image through the network once: logits and ``scores`` (1 s h w) at label resolution."""
     height, width = sample.labels.shape
     return predictor.maps(sample.image.float()[None] / 255, (height, width), scores or (strangeness,))
+
+
+def image_scores(predictor: Predictor, sample: Sample, scores: Sequence[Score]) -> Tensor:
+    """The scores (s h w) of one image at label resolution, on the CPU."""
+    height, width = sample.labels.shape
+    return predictor.scores(sample.image.float()[None] / 255, (height, width), scores)[0].cpu()
 
 
 def check_classes(dataset: Any, num_classes: int) -> None:
@@ -103,28 +110,61 @@ def evaluate_anomaly(
     ``steps`` are post-processings applied one after the other; each score is then reported with and without
     them. ``components`` (anomaly or obstacle) adds component metrics, in a second pass.
     """
-    found = {score.name: AnomalyCurve(per_image=intervals) for score in scores}
-    if steps:
-        suffix = "+" + "+".join(type(step).__name__ for step in steps)
-        found |= {score.name + suffix: AnomalyCurve(per_image=intervals) for score in scores}
-    for sample in shard(dataset, progress):
-        maps = image_maps(predictor, sample, scores)
-        for score, raw in zip(scores, maps.scores[0]):
-            found[score.name].update(raw.cpu(), sample.labels, source=sample.name)
-            if steps:
-                found[score.name + suffix].update(
-                    _processed(raw, maps, steps).cpu(), sample.labels, sample.name
-                )
+    names = [score.name for score in scores]
+    names += [f"{name}+{'+'.join(type(step).__name__ for step in steps)}" for name in names if steps]
+    found = {name: AnomalyCurve(per_image=intervals) for name in names}
+    with _Counting(found) as counting:
+        for sample in shard(dataset, progress):
+            maps = (
+                _with_and_without(image_maps(predictor, sample, scores), steps)
+                if steps
+                else image_scores(predictor, sample, scores)
+            )
+            counting.start(dict(zip(names, maps)), sample)
     parts = _components(predictor, dataset, scores, found, components, progress) if components else {}
     return anomaly_entry(found, parts)
 
 
-def _processed(raw: Tensor, maps: Maps, steps: Sequence[PostProcess]) -> Tensor:
-    predicted = maps.logits.argmax(1)
-    scores = raw[None]
+def _with_and_without(maps: Maps, steps: Sequence[PostProcess]) -> Tensor:
+    """(2s h w) the scores of one image as they are, and then the same after ``steps``, on the CPU."""
+    scores = maps.scores[0]
+    predicted = maps.logits.argmax(1).expand(len(scores), -1, -1)
+    processed = scores
     for step in steps:
-        scores = step(scores, predicted)
-    return scores[0]
+        processed = step(processed, predicted)
+    return torch.cat([scores, processed]).cpu()
+
+
+class _Counting:
+    """Metrics by name, each updated in a thread of its own while the next image is in the network."""
+
+    def __init__(self, metrics: Mapping[str, AnomalyCurve | ComponentMetrics]) -> None:
+        self.metrics = metrics
+        self.threads = ThreadPoolExecutor(max_workers=max(1, len(metrics)))
+        self.running: list[Future[None]] = []
+
+    def __enter__(self) -> "_Counting":
+        return self
+
+    def start(self, scores: Mapping[str, Tensor], sample: Sample) -> None:
+        """Begin to take in the scores (h w) of a sample, once the one before it is done."""
+        self._finish()
+        self.running = [
+            self.threads.submit(self.metrics[name].update, each, sample.labels, sample.name)
+            for name, each in scores.items()
+        ]
+
+    def _finish(self) -> None:
+        for update in self.running:
+            update.result()
+        self.running = []
+
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        try:
+            if kind is None:
+                self._finish()
+        finally:
+            self.threads.shutdown()
 
 
 def _components(
@@ -140,10 +180,9 @@ def _components(
         score.name: ComponentMetrics(preset, threshold=found[score.name].threshold_at_best_f1())
         for score in scores
     }
-    for sample in shard(dataset, progress):
-        maps = image_maps(predictor, sample, scores)
-        for score, raw in zip(scores, maps.scores[0]):
-            parts[score.name].update(raw.cpu(), sample.labels, source=sample.name)
+    with _Counting(parts) as counting:
+        for sample in shard(dataset, progress):
+            counting.start(dict(zip(parts, image_scores(predictor, sample, scores))), sample)
     return parts
 
 

@@ -4,6 +4,7 @@ Where known ends and unknown begins, how sure the posterior may be, and how like
 are as a rule. A network knows its training images too well to tell.
 """
 
+import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
@@ -49,10 +50,14 @@ class Choices:
 
 
 class TemperatureFit:
-    """The loss of labels at temperatures from 1/4 to 8, of which `best` is the least; no logits are kept."""
+    """The loss of labels at temperatures from 1/8 to 256, of which `best` is the least; no logits are kept.
+
+    Likelihoods of many channels are surer by far than they are right: mixtures fitted afterwards may well
+    want a temperature of 50.
+    """
 
     def __init__(self) -> None:
-        self.exponents = torch.linspace(-2, 3, 41, dtype=torch.float64)
+        self.exponents = torch.linspace(-3, 8, 89, dtype=torch.float64)
         self.losses = torch.zeros_like(self.exponents)
 
     def update(self, logits: Tensor, labels: Tensor) -> None:
@@ -62,9 +67,13 @@ class TemperatureFit:
             self.losses[index] += F.cross_entropy(scaled, labels, reduction="sum").double()
 
     def best(self) -> float:
-        """What to divide logits by so that labels are likeliest: 1 before anything was seen."""
+        """What to divide logits by so that labels are likeliest: 1 before anything was seen.
+
+        Warns where the best lies beyond the range and its end is what comes back.
+        """
         if not bool(self.losses.any()):
             return 1.0
+        self._warn_at_the_ends()
         least = int(self.losses.argmin().clamp(1, len(self.losses) - 2))
         # The bottom of the parabola through the least loss and its neighbours.
         before, here, after = self.losses[least - 1 : least + 2].tolist()
@@ -72,6 +81,22 @@ class TemperatureFit:
         shift = 0.5 * (before - after) / curvature if curvature > 0 else 0.0
         step = float(self.exponents[1] - self.exponents[0])
         return 2 ** (float(self.exponents[least]) + step * min(max(shift, -1.0), 1.0))
+
+    def _warn_at_the_ends(self) -> None:
+        least = int(self.losses.argmin())
+        if least == len(self.losses) - 1:
+            warnings.warn(
+                f"temperature {2 ** float(self.exponents[-1]):g} is the highest that is tried: the posterior "
+                "says next to nothing about these labels. Are they of the model's classes, in its order, "
+                "and was the model trained or fitted?",
+                stacklevel=3,
+            )
+        elif least == 0:
+            warnings.warn(
+                f"temperature {2 ** float(self.exponents[0]):g} is the lowest that is tried: hardly a pixel "
+                "is wrong here, so nothing speaks against being surer. Calibrate on images not trained on",
+                stacklevel=3,
+            )
 
 
 class TypicalEvidence:

@@ -21,7 +21,9 @@ from gmmseg.inference.windows import (
     rows_at,
     sliding_strips,
     strangeness,
+    upsample,
     whole,
+    whole_scores,
     window_starts,
 )
 from gmmseg.labels import IGNORE
@@ -143,6 +145,14 @@ class Predictor:
 
     def _window_starts(self, images: Tensor) -> tuple[list[int], list[int]]:
         return window_starts((images.shape[-2], images.shape[-1]), self.window, self.stride)
+
+    @torch.no_grad()
+    def scores(self, images: Tensor, size: tuple[int, int], readings: Sequence[Reading]) -> Tensor:
+        """The scores (b s h w) of `maps`, without the cost of full-size logits where that is possible."""
+        seen = at_short_side(images.to(self.device), self.inference.short_side)
+        if self._at_once(seen):
+            return upsample(whole_scores(self.network, seen, readings), size)
+        return self.maps(images, size, readings).scores
 
     def _at_once(self, images: Tensor) -> bool:
         return max(images.shape[-2:]) <= self.whole_up_to

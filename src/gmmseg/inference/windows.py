@@ -63,17 +63,33 @@ class Maps:
 
 
 def whole(segmenter: Segmenter, images: Tensor, readings: Sequence[Reading] = (strangeness,)) -> Maps:
-    """Maps of images (b 3 h w) in [0, 1] in one pass, at their own size.
+    """Maps of images (b 3 h w) in [0, 1] in one pass, at their own size."""
+    output, seen = _padded_pass(segmenter, images)
+    maps = Maps(output.logits / segmenter.temperature, _read_all(readings, output))
+    return maps.map(lambda coarse: _over_image(coarse, segmenter, seen, images.shape[-2:]))
 
-    The network sees them as `fitting` says, and its maps are resized over all it saw.
-    """
-    height, width = images.shape[-2:]
-    padded = pad(images, *fitting((height, width), segmenter.stride))
-    output = forward(segmenter, padded)
-    logits = output.logits / segmenter.temperature
-    maps = Maps(logits, torch.stack([_read(read, output) for read in readings], dim=1))
-    full = partial(upsample, size=padded.shape[-2:], align_corners=segmenter.align_corners)
-    return maps.map(lambda coarse: full(coarse)[..., :height, :width])
+
+def whole_scores(segmenter: Segmenter, images: Tensor, readings: Sequence[Reading]) -> Tensor:
+    """The scores (b s h w) of `whole` alone: logits of many classes take longest to upsample."""
+    output, seen = _padded_pass(segmenter, images)
+    return _over_image(_read_all(readings, output), segmenter, seen, images.shape[-2:])
+
+
+def _padded_pass(segmenter: Segmenter, images: Tensor) -> tuple[SegmenterOutput, torch.Size]:
+    """The output for images (b 3 h w), and the size at which the network sees them, as `fitting` says."""
+    padded = pad(images, *fitting((images.shape[-2], images.shape[-1]), segmenter.stride))
+    return forward(segmenter, padded), padded.shape[-2:]
+
+
+def _over_image(coarse: Tensor, segmenter: Segmenter, seen: torch.Size, size: torch.Size) -> Tensor:
+    """Maps (b c h w) resized over all the network saw, then cut to the image."""
+    full = upsample(coarse, seen, align_corners=segmenter.align_corners)
+    return full[..., : size[0], : size[1]]
+
+
+def _read_all(readings: Sequence[Reading], output: SegmenterOutput) -> Tensor:
+    """(b s h w) at the network's resolution."""
+    return torch.stack([_read(reading, output) for reading in readings], dim=1)
 
 
 def fitting(size: tuple[int, int], stride: int) -> tuple[int, int]:

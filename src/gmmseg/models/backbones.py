@@ -1,10 +1,12 @@
 """The door to timm: its networks as multi-scale feature extractors."""
 
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from gmmseg.models.hub import WEIGHTS_INSTEAD, fetching
 from gmmseg.models.weights import load_backbone
 
 
@@ -29,19 +31,22 @@ class TimmBackbone(nn.Module):
 
         if not timm.is_model(name):
             raise ValueError(f"timm has no model {name!r}; timm.list_models() lists those it has")
-        net: Any = timm.create_model(
-            name,
-            features_only=True,
-            out_indices=out_indices,
-            pretrained=weights == "pretrained",
-            **(options or {}),
-        )
+        pretrained = weights == "pretrained"
+        access = fetching(f"{name} (weights=pretrained)", WEIGHTS_INSTEAD) if pretrained else nullcontext()
+        with access:
+            net: Any = timm.create_model(
+                name,
+                features_only=True,
+                out_indices=out_indices,
+                pretrained=pretrained,
+                **(options or {}),
+            )
         self.net = net
         self.channels: list[int] = net.feature_info.channels()
         self.reductions: list[int] = net.feature_info.reduction()
         published = net.pretrained_cfg
         self.mean, self.std = tuple(published["mean"]), tuple(published["std"])
-        if weights is not None and weights != "pretrained":
+        if weights is not None and not pretrained:
             load_backbone(net, weights)
 
     def forward(self, images: Tensor) -> list[Tensor]:

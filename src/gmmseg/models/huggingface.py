@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from gmmseg.models.convert import ConversionError, Dissection, dissect_at
 from gmmseg.models.features import FeatureExtractor, Features
+from gmmseg.models.hub import WEIGHTS_INSTEAD, fetching
 from gmmseg.models.weights import WeightsError, listed, read_weights
 
 # depths of the four stages, their widths, width of the decoder
@@ -62,9 +63,11 @@ def with_weights(backbone: Any, weights: str | None, published: str) -> Any:
     """``backbone`` itself (None), or one like it from the hub ("pretrained"), a local folder or a file."""
     if weights is None:
         return backbone
-    if weights == "pretrained" or Path(weights).is_dir():
-        place = published if weights == "pretrained" else weights
-        return _reported(backbone, place, None, place)
+    if weights == "pretrained":
+        with fetching(f"{published} (weights=pretrained)", WEIGHTS_INSTEAD):
+            return _reported(backbone, published, None, published)
+    if Path(weights).is_dir():
+        return _reported(backbone, weights, None, weights)
     return load_state(backbone, read_weights(weights), weights)
 
 
@@ -214,4 +217,14 @@ def rebuild_transformers(source: dict[str, Any]) -> nn.Module:
     kind = getattr(transformers, name, None)
     if kind is None:
         raise ValueError(f"this version of transformers has no {name!r}")
-    return kind(kind.config_class.from_dict(source["config"]))
+    return kind(kind.config_class.from_dict(_without_downloads(source["config"])))
+
+
+def _without_downloads(config: Any) -> Any:
+    """A configuration, and those inside it, that start their backbones from random weights."""
+    if isinstance(config, list):
+        return [_without_downloads(each) for each in config]
+    if not isinstance(config, dict):
+        return config
+    inside = {key: _without_downloads(value) for key, value in config.items()}
+    return inside | {"use_pretrained_backbone": False} if inside.get("use_pretrained_backbone") else inside

@@ -8,6 +8,7 @@ from torch import nn
 from gmmseg.models.checkpoint import CONFIG_FILE, WEIGHTS_FILE, read_config, read_state
 from gmmseg.models.convert import convert
 from gmmseg.models.heads import HeadSettings
+from gmmseg.models.hub import PREFIX, download, offline
 from gmmseg.models.huggingface import rebuild_transformers
 from gmmseg.models.reference_import import build_reference
 from gmmseg.models.segmenter import Segmenter
@@ -21,14 +22,17 @@ REBUILDERS = {"transformers": rebuild_transformers, "smp": rebuild_smp, "torchvi
 
 
 def from_pretrained(folder: str | Path, *, architecture: nn.Module | None = None) -> Segmenter:
-    """The segmenter in ``folder`` (or in a repository of the hub), in evaluation mode.
+    """The segmenter in ``folder``, or in the repository ``hf:owner/name`` of the hub, in evaluation mode.
+
+    A folder is loaded without asking anything of the network.
 
     ``architecture`` is needed for a network that gmmseg cannot build by itself: either a module like the
     one given to `convert`, or a Segmenter of the same structure; its weights are overwritten.
     """
     place = _local(folder)
     config = read_config(place)
-    segmenter = _rebuild(config["recipe"], architecture, place)
+    with offline():
+        segmenter = _rebuild(config["recipe"], architecture, place)
     if segmenter.num_classes != config["num_classes"]:
         raise WeightsError(
             f"{place}: {config['num_classes']} classes, the architecture has {segmenter.num_classes}"
@@ -45,13 +49,11 @@ def from_pretrained(folder: str | Path, *, architecture: nn.Module | None = None
 
 
 def _local(folder: str | Path) -> Path:
-    if Path(folder).is_dir():
-        return Path(folder)
-    if str(folder).count("/") != 1 or str(folder).startswith((".", "/", "~")):
-        raise FileNotFoundError(f"{folder}: no such folder, and not a name on the hub (owner/name)")
-    from huggingface_hub import snapshot_download
-
-    return Path(snapshot_download(str(folder), allow_patterns=[CONFIG_FILE, WEIGHTS_FILE]))
+    if str(folder).startswith(PREFIX):
+        return download(str(folder).removeprefix(PREFIX), [CONFIG_FILE, WEIGHTS_FILE])
+    if not Path(folder).is_dir():
+        raise FileNotFoundError(f"{folder}: no such folder; a name on the hub is written {PREFIX}owner/name")
+    return Path(folder)
 
 
 def _rebuild(recipe: dict[str, Any] | None, architecture: nn.Module | None, place: Path) -> Segmenter:

@@ -56,4 +56,4 @@ def rebuild_smp(source: dict[str, Any]) -> nn.Module:
     known = {kind.__name__: kind for kind in smp.MODEL_ARCHITECTURES_MAPPING.values()}
     if source["class"] not in known:
         raise ValueError(f"segmentation-models-pytorch has no architecture {source['class']!r}")
-    return known[source["class"]](**source["config"])
+    return known[source["class"]](**{**source["config"], "encoder_weights": None})

@@ -151,14 +151,16 @@ def projection(
     means: Any,
     variances: Any,
     names: Sequence[str],
+    colours: Sequence[tuple[int, int, int]],
     *,
     classes: Sequence[int] | None = None,
     unknown: Any = None,
 ) -> Figure:
     """Points (n d) with labels (n) in their two main directions, and their mixtures' components as ellipses.
 
-    Means and variances are (c k d); an ellipse is two standard deviations of a component. ``classes``: which
-    ones to show (default: the five with most points). ``unknown`` (m d): points of no class, as crosses.
+    Means and variances are (c k d); an ellipse is two standard deviations of a component. ``names`` and
+    ``colours`` (red, green, blue up to 255) are of all c classes, ``classes`` which of them to show (default:
+    the five with most points). ``unknown`` (m d): points of no class, as crosses.
     """
     points, means, variances = (torch.as_tensor(values).float() for values in (points, means, variances))
     labels = torch.as_tensor(labels).long()
@@ -166,8 +168,8 @@ def projection(
     plane = main_plane(points[torch.isin(labels, torch.tensor(chosen))])
     drawing = _drawing(height=4.4)
     axes = drawing.subplots()
-    for i, index in enumerate(chosen):
-        colour = COLOURS[i % len(COLOURS)]
+    for index in chosen:
+        colour = "#{:02x}{:02x}{:02x}".format(*colours[index])
         _scatter(axes, plane.project(points[labels == index]), color=colour, s=4, alpha=0.3, linewidths=0)
         for outline in plane.outlines(means[index], variances[index]):
             axes.plot(outline[:, 0], outline[:, 1], color=colour, linewidth=1.5)
@@ -201,9 +203,11 @@ def _logged(records: Records, key: str, step: str) -> tuple[np.ndarray, np.ndarr
 
 
 def _series(index: int) -> dict[str, Any]:
+    """The look of a line: of its own for the first 64 lines of a chart."""
+    rounds = index // len(COLOURS)
     return {
         "color": COLOURS[index % len(COLOURS)],
-        "linestyle": DASHES[index % len(DASHES)],
+        "linestyle": DASHES[(index + rounds) % len(DASHES)],
         "linewidth": 1.8,
     }
 

@@ -4,7 +4,7 @@ import csv
 import io
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
@@ -25,6 +25,16 @@ _METRICS = {
     "f1_star": ("F1*", True),
     "siou": ("sIoU", True),
     "ppv": ("PPV", True),
+}
+
+
+# the splits the paper's figures are of; COCO-Stuff 10k has one test split under two names
+_PAPER_SPLITS = {
+    "cityscapes": ("val",),
+    "ade20k": ("val",),
+    "coco_stuff_10k": ("test", "val"),
+    "fishyscapes_lost_and_found": ("val",),
+    "road_anomaly": ("test",),
 }
 
 
@@ -119,7 +129,8 @@ def compare(results: Sequence[Mapping[str, Any]], *, paper: Sequence[str] = ()) 
     A result with several anomaly scores gives a column for each; closed-set figures stand in its first.
     """
     columns = [column for result in results for column in _columns(result)]
-    return Comparison((*columns, *(_quoted(name) for name in paper)))
+    keys = {data_set for column in columns for data_set, _ in column.figures}
+    return Comparison((*columns, *(_quoted(name, keys) for name in paper)))
 
 
 def paper_models() -> tuple[str, ...]:
@@ -131,16 +142,28 @@ def _paper() -> dict[str, Any]:
     return json.loads((files("gmmseg.report") / "paper_results.json").read_text(encoding="utf-8"))
 
 
-def _quoted(name: str) -> Column:
+def _quoted(name: str, keys: Collection[str]) -> Column:
+    """The paper's figures of a model for those of the measured sets ``keys`` that it was judged on too."""
     models = _paper()["models"]
     if name not in models:
         raise ValueError(f"the paper has no figures of {name!r}; it has {', '.join(models)}")
+    sets = models[name]["sets"]
     figures = {
-        (data_set, metric): Figure(value)
-        for data_set, values in models[name]["sets"].items()
-        for metric, value in values.items()
+        (key, metric): Figure(value)
+        for key in keys
+        for metric, value in sets.get(_papers_name(key), {}).items()
     }
     return Column(name, figures, quoted=True)
+
+
+def _papers_name(key: str) -> str:
+    """The paper's name of the set behind a key such as ``road_anomaly/test (window=512)``.
+
+    A split the paper does not use keeps its own name, and so meets none of the paper's figures.
+    """
+    whole = key.partition(" (")[0]
+    name, _, split = whole.partition("/")
+    return name if split in ("", *_PAPER_SPLITS.get(name, ())) else whole
 
 
 def _columns(result: Mapping[str, Any]) -> list[Column]:
