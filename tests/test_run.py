@@ -17,9 +17,9 @@ from PIL import Image
 import gmmseg
 from gmmseg import cli, run
 from gmmseg.config import load_config
-from gmmseg.data import open_dataset
+from gmmseg.data import Scenes, open_dataset
 from gmmseg.evaluation.evaluator import image_maps
-from gmmseg.inference import Choices, Predictor
+from gmmseg.inference import Choices, Predictor, choose
 from gmmseg.models import InferenceSettings
 
 CLASSES = ("sky", "grass", "thing")
@@ -361,7 +361,7 @@ def test_held_out_classes_are_judged_from_the_command_line(folder_data, tmp_path
 def test_the_view_of_validation_is_that_of_every_command(tmp_path, inference):
     """Validation, evaluation and prediction of one image agree without a flag, and flags override."""
     settings = [f"inference.{name}={value}" for name, value in inference.items()]
-    config = load_config("scenes", settings)
+    config = load_config("scenes", [*settings, "model.head=softmax"])
     dataset = run.training_data(config.data)
     segmenter = run.make_segmenter(config, dataset)
     segmenter.mixture.variances *= 0.5  # as if fitted
@@ -388,3 +388,79 @@ def test_weights_without_a_view_look_at_whole_images(tmp_path):
     del config["inference"]
     path.write_text(json.dumps(config))
     assert run.open_model(tmp_path).inference == InferenceSettings()
+
+
+def test_evaluate_calibrate_and_fit_look_as_validation_did(tmp_path):
+    config = load_config("scenes", ["inference.short_side=48", "model.head=softmax"])
+    dataset = Scenes("val", size=(96, 160), length=3)
+    model = run.make_segmenter(config, dataset).eval()
+    entry = run.evaluate(model, "seen", [dataset])
+    assert entry["settings"]["inference"] == {"short_side": 48, "window": None, "stride": None}
+    metrics = next(iter(entry["sets"].values()))["metrics"]
+    assert metrics["ece"] == run.validate(model, dataset)["ece"]
+    whole = run.evaluate(model, "whole", [dataset], inference=InferenceSettings(short_side=0))
+    assert next(iter(whole["sets"].values()))["metrics"]["ece"] != metrics["ece"]
+    model.save_pretrained(tmp_path)
+    chosen = run.settle([tmp_path], dataset)[tmp_path]
+    assert chosen == choose(Predictor(model), run.samples(dataset))
+    assert chosen != choose(Predictor(model, short_side=0), run.samples(dataset))
+    sizes = []
+    model.features.register_forward_hook(lambda _, given, __: sizes.append(given[0].shape[-2:]))
+    list(run._PointStream(model, dataset, None))
+    assert set(sizes) == {(48, 80)}
+
+
+def test_predict_takes_a_shorter_side_and_a_limit(runs, folder_data, tmp_path):
+    image, weights = folder_data / "images/val/0.png", runs / "gmm" / "final"
+    gmmseg_command("predict", image, "-m", weights, "--out", tmp_path, "--raw", "--short-side", 32)
+    expected = Predictor(run.open_model(weights), short_side=32).predict(image)
+    assert np.array_equal(np.load(tmp_path / "raw" / "0.png.npz")["anomaly"], expected.anomaly.numpy())
+    refused = gmmseg_command(
+        "predict", image, "-m", weights, "--out", tmp_path, "--max-pixels", 999, check=False
+    )
+    assert refused.returncode == 1
+    assert "0.png: not a readable image, its 56x40 = 2,240 pixels exceed the limit of 999" in refused.stderr
+    assert "--max-pixels 2240" in refused.stderr
+
+
+def test_predict_refuses_weights_that_are_not_numbers(runs, folder_data, tmp_path):
+    model = run.open_model(runs / "gmm" / "final")
+    with torch.no_grad():
+        next(model.parameters())[0] = torch.nan
+    model.save_pretrained(tmp_path / "weights")
+    words = (folder_data / "images/val/0.png", "-m", tmp_path / "weights", "--out", tmp_path / "out")
+    refused = gmmseg_command("predict", *words, check=False)
+    assert refused.returncode == 1
+    assert "NaN" in refused.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_file_gets_the_same_answer_in_evaluate_and_predict(tmp_path):
+    """Bit for bit, whatever the file's kind: data set, network and maps on one side, a path on the other."""
+    values = np.random.default_rng(0).integers(0, 256, (40, 56, 3), dtype=np.uint8)
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    kinds = {
+        "rgb.png": Image.fromarray(values),
+        "grey.png": Image.fromarray(values[..., 0]),
+        "palette.png": Image.fromarray(values).quantize(9),
+        "rgba.png": Image.fromarray(np.dstack([values, values[..., 0]])),
+        "deep.png": Image.fromarray(values[..., 0].astype(np.uint16) * 201),
+        "int.tif": Image.fromarray(values[..., 0].astype(np.int32) * 257),
+        "float.tif": Image.fromarray(values[..., 1].astype(np.float32) / 300),
+        "turned.jpg": Image.fromarray(values),
+    }
+    (tmp_path / "images/val").mkdir(parents=True)
+    (tmp_path / "labels/val").mkdir(parents=True)
+    (tmp_path / "classes.txt").write_text("\n".join(CLASSES))
+    for name, image in kinds.items():
+        options = {"exif": exif} if name.startswith("turned") else {}
+        image.save(tmp_path / "images/val" / name, **options)
+        size = (56, 40) if options else (40, 56)
+        Image.fromarray(np.zeros(size, np.uint8)).save(tmp_path / f"labels/val/{name.partition('.')[0]}.png")
+    predictor = Predictor(gmmseg.build("tiny_unet", num_classes=3, head="softmax"), short_side=32)
+    for pair, sample in zip((dataset := open_dataset("folder", tmp_path, "val")).pairs, dataset):
+        judged, predicted = image_maps(predictor, sample), predictor.predict(pair.image)
+        assert torch.equal(judged.posterior[0], predicted.posterior), pair.image
+        assert torch.equal(judged.anomaly[0], predicted.anomaly), pair.image
+    assert len(dataset) == len(kinds)

@@ -134,7 +134,7 @@ def test_sizes_that_need_padding_repeat():
 def test_padding_moves_nothing_that_is_far_from_it(generator):
     """Beyond the reach of the border the labels of a real network are those of the unpadded image."""
     torch.manual_seed(0)
-    segmenter = gmmseg.build("tiny_unet", num_classes=4).eval()
+    segmenter = gmmseg.build("tiny_unet", num_classes=4, head="softmax").eval()
     images = torch.rand(1, 3, 128, 190, generator=generator)
     padded, smaller = whole(segmenter, images), whole(segmenter, images[..., :128])
     reach = 64
@@ -194,9 +194,8 @@ def test_an_evaluation_copy_shares_weights_and_leaves_modes_alone():
     assert in_evaluation_mode(twin) is twin
 
 
-@pytest.mark.parametrize("head", ["gmm", "softmax"])
-def test_weights_that_are_not_numbers_are_refused(head):
-    segmenter = gmmseg.build("tiny_unet", num_classes=4, head=head)
+def test_weights_that_are_not_numbers_are_refused():
+    segmenter = gmmseg.build("tiny_unet", num_classes=4, head="softmax")
     with torch.no_grad():
         next(segmenter.head.parameters()).view(-1)[0] = torch.nan
     with pytest.raises(ValueError, match="NaN"):

@@ -180,3 +180,35 @@ def test_images_one_by_one_cost_what_the_batch_does_when_weighed_by_their_labels
     for name in ("posterior", *extra):
         summed = sum(float(part[name]) * share[name] / counts[name] for part, share in zip(parts, shares))
         assert summed == pytest.approx(float(together[name]), rel=1e-4), name
+def test_pixel_maths_is_float32_under_autocast(generator: torch.Generator) -> None:
+    evidence = -60 + 10 * torch.randn(1, 5, 4, generator=generator)
+    logits, masks = torch.randn(1, 5, 4, generator=generator), torch.randn(1, 5, 8, 8, generator=generator)
+    with torch.autocast("cpu", torch.bfloat16):
+        under = pixel_evidence(evidence, logits, masks), pixel_logits(logits, masks)
+    for found, expected in zip(under, (pixel_evidence(evidence, logits, masks), pixel_logits(logits, masks))):
+        assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("head", ["gmm", "softmax"])
+def test_half_precision_ends_with_the_network(model: torch.nn.Module, generator, head: str) -> None:
+    """Forward under autocast, losses and EM outside of it, as a training loop may have it."""
+    segmenter = gmmseg.convert(model, head=HeadSettings(kind=head, components=2, dim=8)).train()
+    images = torch.rand(1, 3, 32, 32, generator=generator)
+    labels = torch.zeros(1, 32, 32, dtype=torch.int64)
+    labels[:, 16:] = 2
+    with torch.autocast("cpu", torch.bfloat16):
+        output = segmenter(images)
+        inside = segmenter.losses(output, labels, ("component", "likelihood"))
+        segmenter.em_points(output, labels)
+    outside = segmenter.losses(output, labels, ("component", "likelihood"))
+    for terms in (inside, outside):
+        assert all(bool(term.isfinite()) for term in terms.values())
+    sum(outside.values()).backward()
+    maps = [output.logits, output.points, *output.query_logits, *output.masks]
+    maps += [] if output.evidence is None else [output.evidence]
+    assert {each.dtype for each in maps} == {torch.float32}
+    points, classes, _ = segmenter.em_points(output, labels)
+    assert points.dtype == torch.float32
+    assert set(classes.tolist()) == {0, 2, CLASSES}
+    segmenter.zero_grad()
+    segmenter.eval()

@@ -44,7 +44,7 @@ class MaskOutput(SegmenterOutput):
 
 
 class Mask2FormerFeatures(FeatureExtractor):
-    """transformers' Mask2Former without its class predictor; forward returns Queries."""
+    """transformers' Mask2Former without its class predictor; forward returns Queries, in float32."""
 
     stride = 4
 
@@ -61,8 +61,8 @@ class Mask2FormerFeatures(FeatureExtractor):
     def forward(self, images: Tensor) -> Queries:  # type: ignore[override]
         output = self.network(images, output_hidden_states=True)
         layers = output.transformer_decoder_intermediate_states
-        embeddings = tuple(each.transpose(0, 1) for each in layers)
-        return Queries(embeddings, tuple(output.masks_queries_logits))
+        embeddings = tuple(each.transpose(0, 1).float() for each in layers)
+        return Queries(embeddings, tuple(each.float() for each in output.masks_queries_logits))
 
 
 class MaskSegmenter(Segmenter):
@@ -90,7 +90,7 @@ class MaskSegmenter(Segmenter):
         layers = slice(None) if self.training else slice(-1, None)
         classified = [self.head.classify(each.flatten(0, 1)) for each in queries.embeddings[layers]]
         b, q = queries.embeddings[-1].shape[:2]
-        query_logits = tuple(each.logits.unflatten(0, (b, q)) for each in classified)
+        query_logits = tuple(each.logits.float().unflatten(0, (b, q)) for each in classified)
         last, masks = classified[-1], queries.masks[-1]
         output = MaskOutput(
             logits=pixel_logits(query_logits[-1], masks),
@@ -115,6 +115,10 @@ class MaskSegmenter(Segmenter):
         Each is the sum over the decoder layers, in Mask2Former's own proportions; all are zero when every
         label is IGNORE. ``extra``: as in Segmenter, on the matched queries.
         """
+        with _full_precision(labels):
+            return self._losses(output, labels, extra)
+
+    def _losses(self, output: SegmenterOutput, labels: Tensor, extra: Collection[str]) -> dict[str, Tensor]:
         assert isinstance(output, MaskOutput)
         masks, classes = mask_labels(labels)
         if not any(len(each) for each in classes):
@@ -163,7 +167,8 @@ class MaskSegmenter(Segmenter):
     def matched_labels(self, output: MaskOutput, labels: Tensor) -> Tensor:
         """The class of each query of the last layer by Mask2Former's matching, (b q); else "no object"."""
         masks, classes = mask_labels(labels)
-        pairs = self.criterion.matcher(output.masks[-1], output.query_logits[-1], masks, classes)
+        with _full_precision(labels):
+            pairs = self.criterion.matcher(output.masks[-1], output.query_logits[-1], masks, classes)
         matched = torch.full(output.query_logits[-1].shape[:2], self.num_classes, device=labels.device)
         for row, (query, target), present in zip(matched, pairs, classes):
             row[query.to(row.device)] = present[target.to(row.device)]
@@ -186,6 +191,11 @@ class MaskSegmenter(Segmenter):
         return EMPoints(points, matched.flatten(), groups, correct.flatten())
 
 
+def _full_precision(tensor: Tensor) -> torch.autocast:
+    """Float32 inside, also where the caller's loop keeps autocast on."""
+    return torch.autocast(tensor.device.type, enabled=False)
+
+
 def mask_labels(labels: Tensor) -> tuple[list[Tensor], list[Tensor]]:
     """Per image of labels (b H W): masks (t H W) of the classes present, and those classes (t)."""
     masks, classes = [], []
@@ -202,8 +212,9 @@ def pixel_logits(query_logits: Tensor, masks: Tensor) -> Tensor:
 
     Their softmax over classes is the scores' share of their sum; "no object" is left out, as always.
     """
-    classes = query_logits.float().softmax(-1)[..., :-1]
-    scores = torch.einsum("bqc,bqhw->bchw", classes, masks.float().sigmoid())
+    with _full_precision(masks):
+        classes = query_logits.float().softmax(-1)[..., :-1]
+        scores = torch.einsum("bqc,bqhw->bchw", classes, masks.float().sigmoid())
     return scores.clamp_min(torch.finfo(torch.float32).tiny).log()
 
 
@@ -225,7 +236,8 @@ def pixel_evidence(evidence: Tensor, query_logits: Tensor, masks: Tensor) -> Ten
     claims = masks.float().sigmoid() * objects[..., None, None]
     # The smallest share keeps the mean defined where nothing claims the pixel.
     shares = F.normalize(claims + 1e-12, p=1.0, dim=1)
-    mean = torch.einsum("bqc,bqhw->bchw", evidence[..., :-1], shares)
+    with _full_precision(masks):
+        mean = torch.einsum("bqc,bqhw->bchw", evidence[..., :-1].float(), shares)
     unclaimed = torch.log1p(-claims.clamp_max(1.0 - 1e-6)).sum(1, keepdim=True)
     return mean + torch.log(-torch.expm1(unclaimed) + 1e-12)
 
