@@ -46,7 +46,11 @@ def train(
     print_config: Annotated[bool, typer.Option(help="Print the whole configuration and leave.")] = False,
     cpu: Annotated[bool, typer.Option(help="Use the CPU even where there is a GPU.")] = False,
 ) -> None:
-    """Train a segmenter. Several GPUs or machines: accelerate launch -m gmmseg.cli train CONFIG."""
+    """Train a segmenter.
+
+    Several GPUs: torchrun --standalone --nproc-per-node 8 -m gmmseg.cli train CONFIG. The same works for
+    calibrate, evaluate and predict.
+    """
     from gmmseg.config import dump_config, load_config
 
     settings = load_config(config, overrides or [])
@@ -61,7 +65,8 @@ def train(
             f"{folder} holds a run already: add --resume to continue it, or choose another --out"
         )
     weights = run.train(settings, folder, resume=resume_from or (folder if resume else None), cpu=cpu)
-    typer.echo(f"weights in {weights}")
+    if run.join_processes().is_main_process:
+        typer.echo(f"weights in {weights}")
 
 
 @app.command()
@@ -95,15 +100,14 @@ def calibrate(
     Also what is typical of each class. `train` does so by itself on the validation set; this is for fitted,
     imported or converted weights, and for images of another place. The weights stay as they are.
     """
-    from accelerate import PartialState
-
     from gmmseg import run
 
     if not model.is_dir():
         raise FileNotFoundError(f"{model}: no such folder; give a run folder or a folder of weights")
+    state = run.join_processes()
     with _Bar("calibrating") as bar:
-        chosen = run.calibrate(model, _open(data), device=PartialState().device, progress=bar)
-    for folder, choices in chosen.items():
+        chosen = run.calibrate(model, _open(data), device=state.device, progress=bar)
+    for folder, choices in chosen.items() if state.is_main_process else ():
         typer.echo(f"{folder}: threshold {choices.threshold:.4g}, temperature {choices.temperature:.3f}")
 
 
@@ -130,15 +134,13 @@ def evaluate(
     ] = None,
 ) -> None:
     """Judge a model on labelled sets, anomaly sets, or both; writes results.json and prints a table."""
-    from accelerate import PartialState
-
     from gmmseg import run
     from gmmseg.config import InferenceSettings
     from gmmseg.evaluation import write_results
     from gmmseg.evaluation.postprocessing import BoundarySuppression, GaussianSmoothing
     from gmmseg.report.tables import compare
 
-    state = PartialState()
+    state = run.join_processes()
     steps: list[Any] = [BoundarySuppression()] if suppress_boundaries else []
     steps += [GaussianSmoothing()] if smooth else []
     segmenter = run.open_model(model).to(state.device)
@@ -213,17 +215,18 @@ def predict(
     stride: Annotated[int | None, typer.Option(help="Stride of sliding windows.")] = None,
 ) -> None:
     """Label map, overlay, anomaly heat map and unknown mask of images, folders and videos."""
-    from accelerate import PartialState
-
-    from gmmseg import run
+    from gmmseg import distributed, run
     from gmmseg.inference import Predictor, predict_files
 
-    predictor = Predictor(run.open_model(model), window=window, stride=stride, device=PartialState().device)
+    state = run.join_processes()
+    predictor = Predictor(run.open_model(model), window=window, stride=stride, device=state.device)
     with _Bar("predicting") as bar:
         summary = predict_files(predictor, inputs, out, raw=raw, progress=bar)
-    typer.echo(f"{summary.done} done, in {summary.out_dir}")
-    for name, reason in summary.failed:
-        typer.echo(f"not done: {name}: {reason}", err=True)
+    if state.is_main_process:
+        typer.echo(f"{summary.done} done, in {summary.out_dir}")
+        for name, reason in summary.failed:
+            typer.echo(f"not done: {name}: {reason}", err=True)
+    distributed.wait_for_all()  # a launcher ends all processes when the first one reports a failure
     if summary.failed:
         raise typer.Exit(1)
 
@@ -344,7 +347,8 @@ class _Bar:
 
         if self.bar is None or done < self.bar.n or total != self.bar.total:
             self.__exit__()
-            self.bar = tqdm(total=total, desc=self.what, unit="image", dynamic_ncols=True)
+            silent = os.environ.get("RANK", "0") != "0"  # one bar for all processes
+            self.bar = tqdm(total=total, desc=self.what, unit="image", dynamic_ncols=True, disable=silent)
         self.bar.update(done - self.bar.n)
 
 

@@ -1,14 +1,16 @@
 """The composition root: configuration in, objects built, work done. Read this to learn the workflow."""
 
 import filecmp
+import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate import Accelerator
+from accelerate import Accelerator, PartialState
 from accelerate.utils import set_seed
 
+from gmmseg import distributed
 from gmmseg.atomic import write_bytes
 from gmmseg.config import Config, DataSettings, InferenceSettings, dump_config, load_config
 from gmmseg.data import SegmentationData, open_dataset
@@ -25,6 +27,7 @@ from gmmseg.evaluation.evaluator import (
     evaluate_closed_set,
     fit_scores,
     resized,
+    shard,
 )
 from gmmseg.inference import Choices, Predictor, choose
 from gmmseg.inference.windows import forward
@@ -45,6 +48,16 @@ SOFTMAX_SCORES = ("msp", "entropy", "max_logit", "energy")
 GMM_SCORES = ("nll", "msp", "entropy")
 
 
+def must_use_cpu() -> bool:
+    """Whether torchrun has started several processes on a CPU: unless told so, accelerate sees one."""
+    return int(os.environ.get("WORLD_SIZE", 1)) > 1 and not torch.accelerator.is_available()
+
+
+def join_processes() -> PartialState:
+    """This process among those that torchrun started, or the only one: its device, and if it is the main."""
+    return PartialState(cpu=must_use_cpu())
+
+
 # Training ---------------------------------------------------------------------------------------------
 
 
@@ -54,7 +67,7 @@ def train(config: Config, folder: Path, *, resume: Path | None = None, cpu: bool
     The folder then holds config.yaml, log.jsonl, checkpoints/, best/ (weights of the best validation) and
     final/ (weights of the last step), both with what `settle` finds.
     """
-    accelerator = Accelerator(mixed_precision=config.train.precision, cpu=cpu)
+    accelerator = Accelerator(mixed_precision=config.train.precision, cpu=cpu or must_use_cpu())
     set_seed(config.train.seed)
     dataset = training_data(config.data)
     segmenter = make_segmenter(config, dataset).to(accelerator.device)
@@ -83,9 +96,9 @@ def train(config: Config, folder: Path, *, resume: Path | None = None, cpu: bool
     trained = trainer.run()
     if accelerator.is_main_process:
         trained.save_pretrained(folder / "final")
-        if validation is not None:
-            settle([folder / "best", folder / "final"], validation, device=accelerator.device)
     accelerator.wait_for_everyone()
+    if validation is not None:
+        settle([folder / "best", folder / "final"], validation, device=accelerator.device)
     return folder / "final"
 
 
@@ -99,10 +112,11 @@ def settle(
     """Find threshold, temperature and typical evidence of saved weights on a labelled set; saved with them.
 
     Images are seen as `gmmseg predict` sees them. Folders that are not there are passed over, and folders
-    with the same weights share their choices. Returns what was chosen for each.
+    with the same weights share their choices. Returns what was chosen for each. With several processes each
+    goes through its share of the images, and the first one writes.
     """
     chosen: dict[Path, Choices] = {}
-    for folder in (each for each in folders if each.is_dir()):
+    for folder in (each for each in folders if distributed.any_process(each.is_dir())):
         model = from_pretrained(folder)
         check_classes(dataset, model.num_classes)
         model.temperature = 1.0
@@ -112,10 +126,15 @@ def settle(
             if filecmp.cmp(known / WEIGHTS_FILE, folder / WEIGHTS_FILE, shallow=False)
         ]
         chosen[folder] = (
-            same[0] if same else choose(Predictor(model, device=device), samples(dataset, progress))
+            same[0] if same else choose(Predictor(model, device=device), shard(dataset, progress))
         )
-        chosen[folder].give_to(model)
+    # Written only now: until here other processes may read the files.
+    distributed.wait_for_all()
+    for folder, choices in chosen.items() if distributed.rank() == 0 else ():
+        model = from_pretrained(folder)
+        choices.give_to(model)
         model.save_pretrained(folder)
+    distributed.wait_for_all()
     return chosen
 
 
