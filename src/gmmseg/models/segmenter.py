@@ -120,7 +120,7 @@ class Segmenter(nn.Module):
             terms["auxiliary"] = torch.stack(each).mean()
         return terms
 
-    def label_counts(self, labels: Tensor) -> dict[str, float]:
+    def label_counts(self, labels: Tensor) -> dict[str, Tensor]:
         """How many labelled pixels or cells each term of `losses` is the mean over, for labels (b H W).
 
         Who adds up the losses of several batches weighs each term by its count: the sum is then that of one
@@ -128,12 +128,12 @@ class Segmenter(nn.Module):
         """
         height, width = (-(-side // self.stride) for side in labels.shape[-2:])
         cells = shrink_labels(labels, (height, width)) != IGNORE
-        pixels = float((labels != IGNORE).sum())
+        pixels = (labels != IGNORE).sum()
         return {
             "posterior": pixels,
             "auxiliary": pixels,
-            "likelihood": float(cells.sum()),
-            "component": float(cells[..., ::2, ::2].sum()),
+            "likelihood": cells.sum(),
+            "component": cells[..., ::2, ::2].sum(),
         }
 
     @torch.no_grad()

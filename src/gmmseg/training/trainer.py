@@ -102,9 +102,10 @@ class Trainer:
                     last = self.step == settings.steps
                     if self.validate and (last or self.step % settings.validate_every == 0):
                         self._validate(log)
-                    if last or stop or self.step % settings.save_every == 0:
+                    stopping = distributed.any_process(bool(stop))  # signals arrive at different times
+                    if last or stopping or self.step % settings.save_every == 0:
                         self.save()
-                    if stop and not last:
+                    if stopping and not last:
                         raise Interrupted(f"stopped at step {self.step}, state saved in {self.folder}")
         finally:
             log.close()
@@ -156,10 +157,9 @@ class Trainer:
         over processes (DDP averages gradients) make the mean over all that is labelled.
         """
         each = [self.segmenter.label_counts(batch.labels) for batch in batches]
-        counts = torch.tensor([list(one.values()) for one in each], dtype=torch.float64)
+        counts = torch.stack([torch.stack([*one.values()]) for one in each]).float()
         total = distributed.sum_over_processes(counts.sum(0)).clamp_min(1)
-        shares = (counts * distributed.world_size() / total).float().to(self.accelerator.device)
-        found = dict(zip(each[0], shares.T))
+        found = dict(zip(each[0], (counts / total * distributed.world_size()).T))
         return {**found, "warmup": found["posterior"]}
 
     def _forward(self, batch: Batch) -> tuple[SegmenterOutput, dict[str, Tensor]]:
