@@ -14,7 +14,6 @@ from pathlib import Path
 import torch
 import gmmseg
 from accelerate import Accelerator
-import segmentation_models_pytorch as smp
 from gmmseg.data.augmented import AugmentedDataset
 from gmmseg.data.loading import EpochLoader, ShuffledSampler
 from gmmseg.data.scenes import Scenes
@@ -95,13 +94,16 @@ train("pole", head=HeadSettings(projection="pole"))  # batch norm of rows, in th
 train("frozen", head="softmax", backbone_multiplier=0.0)
 train("softmax", head="softmax")
 train("accumulated", head="softmax", batch_size=2, accumulate=2, backbone_multiplier=0.0)
-train("whole", head="softmax", save_every=1)
-train("resumed", head="softmax", resume=out / "whole" / "checkpoints" / "step_00000002.pt")
-try:
-    train("interrupted", head="softmax", signal_at=(1, 1))  # the second process, in the second step
-except Interrupted as stopped:
-    (out / "interrupted" / f"stopped{rank}").write_text(str(stopped))
-train("converted", network=smp.PSPNet("mobilenet_v2", encoder_weights=None, classes=10))
+if processes > 1:
+    import segmentation_models_pytorch as smp
+
+    train("whole", head="softmax", save_every=1)
+    train("resumed", head="softmax", resume=out / "whole" / "checkpoints" / "step_00000002.pt")
+    try:
+        train("interrupted", head="softmax", signal_at=(1, 1))  # the second process, in the second step
+    except Interrupted as stopped:
+        (out / "interrupted" / f"stopped{rank}").write_text(str(stopped))
+    train("converted", network=smp.PSPNet("mobilenet_v2", encoder_weights=None, classes=10))
 accelerator.end_training()
 """
 CASES = ("default", "pole", "frozen", "softmax", "accumulated")
