@@ -55,7 +55,11 @@ def train(
     print_config: Annotated[bool, typer.Option(help="Print the whole configuration and leave.")] = False,
     cpu: Annotated[bool, typer.Option(help="Use the CPU even where there is a GPU.")] = False,
 ) -> None:
-    """Train a segmenter. Several GPUs or machines: accelerate launch -m gmmseg.cli train CONFIG."""
+    """Train a segmenter.
+
+    Several GPUs: torchrun --standalone --nproc-per-node 8 -m gmmseg.cli train CONFIG. The same works for
+    calibrate, evaluate and predict.
+    """
     from gmmseg.config import dump_config, load_config
 
     settings = load_config(config, overrides or [])
@@ -68,7 +72,8 @@ def train(
     source = resume_from or (folder if resume else None)
     with _stoppable():
         weights = run.train(settings, folder, resume=source, cpu=cpu, say=_note)
-    typer.echo(f"weights in {weights}")
+    if run.join_processes().is_main_process:
+        typer.echo(f"weights in {weights}")
 
 
 @app.command()
@@ -102,15 +107,14 @@ def calibrate(
     Also what is typical of each class. `train` does so by itself on the validation set; this is for fitted,
     imported or converted weights, and for images of another place. The weights stay as they are.
     """
-    from accelerate import PartialState
-
     from gmmseg import run
 
     if not model.is_dir():
         raise FileNotFoundError(f"{model}: no such folder; give a run folder or a folder of weights")
+    state = run.join_processes()
     with _Bar("calibrating") as bar:
-        chosen = run.calibrate(model, _open(data), device=PartialState().device, progress=bar)
-    for folder, choices in chosen.items():
+        chosen = run.calibrate(model, _open(data), device=state.device, progress=bar)
+    for folder, choices in chosen.items() if state.is_main_process else ():
         typer.echo(f"{folder}: threshold {choices.threshold:.4g}, temperature {choices.temperature:.3f}")
 
 
@@ -144,8 +148,6 @@ def evaluate(
     A run that held classes out (data.held_out) is judged on the others, and on how well it finds the hidden
     ones: both come from the same labelled set.
     """
-    from accelerate import PartialState
-
     from gmmseg import run
     from gmmseg.evaluation.postprocessing import BoundarySuppression, DilatedSmoothing
     from gmmseg.evaluation.records import record_results, refuse_other_model
@@ -153,7 +155,7 @@ def evaluate(
     from gmmseg.models.checkpoint import digest
     from gmmseg.report.tables import compare
 
-    state = PartialState()
+    state = run.join_processes()
     steps: list[Any] = [BoundarySuppression()] if suppress_boundaries else []
     steps += [DilatedSmoothing()] if smooth else []
     segmenter = run.open_model(model).to(state.device)
@@ -239,25 +241,26 @@ def predict(
     ] = None,
 ) -> None:
     """Label map, overlay, anomaly heat map and unknown mask of images, folders and videos."""
-    from accelerate import PartialState
-
-    from gmmseg import run
+    from gmmseg import distributed, run
     from gmmseg.images import MAX_PIXELS
     from gmmseg.inference import Predictor, predict_files
 
+    state = run.join_processes()
     predictor = Predictor(
         run.open_model(model),
         short_side=short_side,
         window=window,
         stride=stride,
         max_pixels=max_pixels or MAX_PIXELS,
-        device=PartialState().device,
+        device=state.device,
     )
     with _Bar("predicting") as bar:
         summary = predict_files(predictor, inputs, out, raw=raw, progress=bar)
-    typer.echo(f"{summary.done} done, in {summary.out_dir}")
-    for name, reason in summary.failed:
-        typer.echo(f"not done: {name}: {reason}", err=True)
+    if state.is_main_process:
+        typer.echo(f"{summary.done} done, in {summary.out_dir}")
+        for name, reason in summary.failed:
+            typer.echo(f"not done: {name}: {reason}", err=True)
+    distributed.wait_for_all()  # a launcher ends all processes when the first one reports a failure
     if summary.failed:
         raise typer.Exit(1)
 
@@ -399,7 +402,8 @@ class _Bar:
 
         if self.bar is None or done < self.bar.n or total != self.bar.total:
             self.__exit__()
-            self.bar = tqdm(total=total, desc=self.what, unit="image", dynamic_ncols=True)
+            silent = os.environ.get("RANK", "0") != "0"  # one bar for all processes
+            self.bar = tqdm(total=total, desc=self.what, unit="image", dynamic_ncols=True, disable=silent)
         self.bar.update(done - self.bar.n)
 
 

@@ -2,14 +2,16 @@
 
 import filecmp
 import json
+import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate import Accelerator
+from accelerate import Accelerator, PartialState
 from accelerate.utils import set_seed
 
+from gmmseg import distributed
 from gmmseg.atomic import write_bytes
 from gmmseg.config import Config, DataSettings, dump_config, load_config
 from gmmseg.data import SegmentationData, open_dataset
@@ -25,6 +27,7 @@ from gmmseg.evaluation.evaluator import (
     evaluate_anomaly,
     evaluate_closed_set,
     fit_scores,
+    shard,
 )
 from gmmseg.inference import Choices, Predictor, choose
 from gmmseg.inference.predictor import UNFITTED
@@ -58,6 +61,16 @@ SOFTMAX_SCORES = ("msp", "entropy", "max_logit", "energy")
 GMM_SCORES = ("nll", "msp", "entropy")
 
 
+def must_use_cpu() -> bool:
+    """Whether torchrun has started several processes on a CPU: unless told so, accelerate sees one."""
+    return int(os.environ.get("WORLD_SIZE", 1)) > 1 and not torch.accelerator.is_available()
+
+
+def join_processes() -> PartialState:
+    """This process among those that torchrun started, or the only one: its device, and if it is the main."""
+    return PartialState(cpu=must_use_cpu())
+
+
 # Training ---------------------------------------------------------------------------------------------
 
 
@@ -70,7 +83,7 @@ def train(
     final/ (weights of the last step), both with what `settle` finds. ``resume`` is a run folder, whose newest
     checkpoint is taken, or a checkpoint file. ``say`` is told what a resumed run does differently.
     """
-    accelerator = Accelerator(mixed_precision=config.train.precision, cpu=cpu)
+    accelerator = Accelerator(mixed_precision=config.train.precision, cpu=cpu or must_use_cpu())
     say = say if say and accelerator.is_main_process else _keep_quiet
     set_seed(config.train.seed)
     dataset, validation = training_data(config.data), validation_data(config.data)
@@ -92,9 +105,7 @@ def train(
         except Interrupted as stopped:
             command = resume_command(folder, "--resume", *(["--cpu"] if cpu else []))
             raise Interrupted(f"{stopped}; go on with: {command}") from None
-        if accelerator.is_main_process:
-            _export(trained, trainer.step, folder, validation, accelerator.device)
-        accelerator.wait_for_everyone()
+        _export(trained, trainer.step, folder, validation, accelerator.device)
     return folder / "final"
 
 
@@ -165,10 +176,15 @@ def _is_finished(folder: Path, state: dict[str, Any], config: Config) -> bool:
 
 
 def _export(trained: Segmenter, step: int, folder: Path, validation: Any, device: torch.device) -> None:
-    trained.save_pretrained(folder / "final")
+    """Write final/, calibrate it and best/ (all processes take part), and note that the run is finished."""
+    if distributed.rank() == 0:
+        trained.save_pretrained(folder / "final")
+    distributed.wait_for_all()
     if validation is not None:
         settle([folder / "best", folder / "final"], validation, device=device)
-    write_bytes(folder / FINISHED_FILE, json.dumps({"step": step}).encode())
+    if distributed.rank() == 0:
+        write_bytes(folder / FINISHED_FILE, json.dumps({"step": step}).encode())
+    distributed.wait_for_all()
 
 
 def settle(
@@ -181,10 +197,11 @@ def settle(
     """Find threshold, temperature and typical evidence of saved weights on a labelled set; saved with them.
 
     Images are seen as `gmmseg predict` sees them. Folders that are not there are passed over, and folders
-    with the same weights share their choices. Returns what was chosen for each.
+    with the same weights share their choices. Returns what was chosen for each. With several processes each
+    goes through its share of the images, and the first one writes.
     """
     chosen: dict[Path, Choices] = {}
-    for folder in (each for each in folders if each.is_dir()):
+    for folder in (each for each in folders if distributed.any_process(each.is_dir())):
         model = open_model(folder)
         check_classes(dataset, model.num_classes)
         model.temperature = 1.0
@@ -194,10 +211,15 @@ def settle(
             if filecmp.cmp(known / WEIGHTS_FILE, folder / WEIGHTS_FILE, shallow=False)
         ]
         chosen[folder] = (
-            same[0] if same else choose(Predictor(model, device=device), samples(dataset, progress))
+            same[0] if same else choose(Predictor(model, device=device), shard(dataset, progress))
         )
-        chosen[folder].give_to(model)
+    # Written only now: until here other processes may read the files.
+    distributed.wait_for_all()
+    for folder, choices in chosen.items() if distributed.rank() == 0 else ():
+        model = from_pretrained(folder)
+        choices.give_to(model)
         model.save_pretrained(folder)
+    distributed.wait_for_all()
     return chosen
 
 

@@ -180,6 +180,8 @@ def test_images_one_by_one_cost_what_the_batch_does_when_weighed_by_their_labels
     for name in ("posterior", *extra):
         summed = sum(float(part[name]) * share[name] / counts[name] for part, share in zip(parts, shares))
         assert summed == pytest.approx(float(together[name]), rel=1e-4), name
+
+
 def test_pixel_maths_is_float32_under_autocast(generator: torch.Generator) -> None:
     evidence = -60 + 10 * torch.randn(1, 5, 4, generator=generator)
     logits, masks = torch.randn(1, 5, 4, generator=generator), torch.randn(1, 5, 8, 8, generator=generator)

@@ -9,12 +9,11 @@ import pytest
 import torch
 
 WORKER = """
-import sys
+import os, signal, sys
 from pathlib import Path
 import torch
 import gmmseg
 from accelerate import Accelerator
-import segmentation_models_pytorch as smp
 from gmmseg.data.augmented import AugmentedDataset
 from gmmseg.data.loading import EpochLoader, ShuffledSampler
 from gmmseg.data.scenes import Scenes
@@ -25,7 +24,7 @@ from gmmseg.models.heads import HeadSettings
 from gmmseg.training.optim import freeze_backbone, make_optimizer, make_schedule
 from gmmseg.training.checkpoint import load_checkpoint
 from gmmseg.training.settings import TrainSettings
-from gmmseg.training.trainer import Trainer
+from gmmseg.training.trainer import Interrupted, Trainer
 
 out = Path(sys.argv[1])
 torch.set_num_threads(1)
@@ -55,7 +54,7 @@ class InOrder(ShuffledSampler):
 
 
 def train(case, head="default", batch_size=4, accumulate=1, backbone_multiplier=1.0, component_weight=0.5,
-          save_every=100, resume=None, network=None):
+          save_every=100, resume=None, network=None, signal_at=None):
     torch.manual_seed(0)
     settings = TrainSettings(
         steps=3, batch_size=batch_size // processes, accumulate=accumulate, warmup_steps=0, optimizer="sgd",
@@ -82,6 +81,11 @@ def train(case, head="default", batch_size=4, accumulate=1, backbone_multiplier=
     trainer = Trainer(segmenter, loader, optimizer, schedule, em, accelerator, settings, out / case)
     if resume:
         trainer.load_state_dict(load_checkpoint(resume))
+        trainer.resume(resume)
+    if signal_at is not None:
+        segmenter.features.register_forward_pre_hook(
+            lambda *given: os.kill(os.getpid(), signal.SIGINT) if (rank, trainer.step) == signal_at else None
+        )
     trainer.run()
     torch.save(drawn, out / case / f"drawn{rank}.pt")
     torch.save(segmenter.state_dict(), out / case / f"rank{rank}.pt")
@@ -92,9 +96,16 @@ train("pole", head=HeadSettings(projection="pole"))  # batch norm of rows, in th
 train("frozen", head="softmax", backbone_multiplier=0.0)
 train("softmax", head="softmax")
 train("accumulated", head="softmax", batch_size=2, accumulate=2, backbone_multiplier=0.0)
-train("whole", head="softmax", save_every=1)
-train("resumed", head="softmax", resume=out / "whole" / "checkpoints" / "step_00000002.pt")
-train("converted", network=smp.PSPNet("mobilenet_v2", encoder_weights=None, classes=10))
+if processes > 1:
+    import segmentation_models_pytorch as smp
+
+    train("whole", head="softmax", save_every=1)
+    train("resumed", head="softmax", resume=out / "whole" / "checkpoints" / "step_00000002.pt")
+    try:
+        train("interrupted", head="softmax", signal_at=(1, 1))  # the second process, in the second step
+    except Interrupted as stopped:
+        (out / "interrupted" / f"stopped{rank}").write_text(str(stopped))
+    train("converted", network=smp.PSPNet("mobilenet_v2", encoder_weights=None, classes=10))
 accelerator.end_training()
 """
 CASES = ("default", "pole", "frozen", "softmax", "accumulated")
@@ -158,3 +169,9 @@ def test_random_numbers_differ_between_processes_and_steps_and_a_resumed_run_dra
         assert torch.equal(draws["resumed", rank][0], draws["whole", rank][2])
         whole, resumed = (torch.load(trained[2] / case / f"rank{rank}.pt") for case in ("whole", "resumed"))
         assert all(torch.equal(resumed[name], value) for name, value in whole.items())
+
+
+def test_a_signal_to_one_process_stops_all_of_them_at_the_same_step(trained):
+    for rank in (0, 1):
+        assert (trained[2] / "interrupted" / f"stopped{rank}").read_text().startswith("stopped at step 2")
+    assert [each.name for each in (trained[2] / "interrupted/checkpoints").iterdir()] == ["step_00000002.pt"]

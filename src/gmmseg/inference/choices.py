@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from gmmseg import distributed
 from gmmseg.images import load_image
 from gmmseg.inference.predictor import Predictor
 from gmmseg.inference.thresholds import ScoreHistogram
@@ -66,6 +67,10 @@ class TemperatureFit:
             scaled = logits.float() / 2 ** float(exponent)
             self.losses[index] += F.cross_entropy(scaled, labels, reduction="sum").double()
 
+    def merge_processes(self) -> None:
+        """Take in what all processes have seen."""
+        self.losses = distributed.sum_over_processes(self.losses)
+
     def best(self) -> float:
         """What to divide logits by so that labels are likeliest: 1 before anything was seen.
 
@@ -112,6 +117,11 @@ class TypicalEvidence:
         self.sums.index_add_(0, labels, own)
         self.counts.index_add_(0, labels, torch.ones_like(own))
 
+    def merge_processes(self) -> None:
+        """Take in what all processes have seen."""
+        self.sums = distributed.sum_over_processes(self.sums)
+        self.counts = distributed.sum_over_processes(self.counts)
+
     def means(self) -> tuple[float, ...]:
         """One number per class; a class without a pixel takes the mean of the others'."""
         seen = self.counts > 0
@@ -123,7 +133,8 @@ class TypicalEvidence:
 def choose(predictor: Predictor, samples: Iterable[LabelledImage], share: float = 0.05) -> Choices:
     """The threshold that ``share`` of the labelled pixels of ``samples`` exceed, and the rest of `Choices`.
 
-    One pass over the images, as the predictor sees them. Nothing chosen here changes a label.
+    One pass over the images, as the predictor sees them. Nothing chosen here changes a label. With several
+    processes each is given its share of the images, and all come to the same choices.
     """
     segmenter = predictor.segmenter
     classes = range(0 if segmenter.mixture is None else segmenter.num_classes)
@@ -141,6 +152,8 @@ def choose(predictor: Predictor, samples: Iterable[LabelledImage], share: float 
             fit.update(maps.logits[0].flatten(1)[:, here].T.cpu(), labels)
             if classes:
                 typical.update(maps.scores[0, 1:].flatten(1)[:, here].T.cpu(), labels)
+    for part in (histogram, fit, typical):
+        part.merge_processes()
     threshold = histogram.threshold(share)
     return Choices(threshold, segmenter.temperature * fit.best(), typical.means() if classes else None)
 

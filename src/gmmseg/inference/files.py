@@ -12,6 +12,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from gmmseg import distributed
 from gmmseg.atomic import write_bytes
 from gmmseg.images import ImageError, load_image
 from gmmseg.inference.inputs import Input, find_inputs
@@ -52,16 +53,18 @@ def predict_files(
     Of ``photos/a.jpg``, given as ``photos``, come ``labels/a.jpg.png`` (palette), ``overlay/a.jpg.jpg``,
     ``anomaly/a.jpg.png`` (heat map), ``unknown/a.jpg.png`` (255 above the segmenter's threshold, if it has
     one) and, with ``raw``, ``raw/a.jpg.npz`` (labels, posterior, anomaly); of a video one of each per frame,
-    in a folder of its name. Files that cannot be read are listed in the summary; the others are done.
+    in a folder of its name. Files that cannot be read are listed in the summary; the others are done. With
+    several processes each does its share of the files, and the summary is of all.
     """
     out, given = Path(out_dir), [Path(path) for path in inputs]
     found = find_inputs(given, out)
     if not found:
         raise FileNotFoundError(f"no images or videos in {', '.join(str(path) for path in given)}")
-    total = _total(found)
+    mine = [found[index] for index in distributed.shard(len(found))]
+    total = _total(mine)
     done = 0
     failed: list[tuple[str, str]] = []
-    for item in found:
+    for item in mine:
         try:
             for name, pixels in _images(item, predictor.max_pixels):
                 _write(out, _outputs(predictor, pixels, name, raw=raw))
@@ -72,7 +75,10 @@ def predict_files(
             failed.append((item.name, str(error)))
             if progress:
                 progress(done + len(failed), total, item.name)
-    return PredictSummary(out, done, tuple(failed))
+    parts = distributed.gather_objects((done, failed))
+    failures = dict(failure for _, part in parts for failure in part)
+    in_order = tuple((item.name, failures[item.name]) for item in found if item.name in failures)
+    return PredictSummary(out, sum(count for count, _ in parts), in_order)
 
 
 def _write(out: Path, outputs: Iterable[tuple[str, bytes]]) -> None:

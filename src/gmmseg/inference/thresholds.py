@@ -3,9 +3,10 @@
 import math
 
 import numpy as np
+import torch
 from torch import Tensor
 
-from gmmseg import float_order
+from gmmseg import distributed, float_order
 
 BITS = 22
 """Leading bits of a float32 that tell bins apart: sign, exponent and 13 of the mantissa, 1 part in 8192."""
@@ -23,6 +24,10 @@ class ScoreHistogram:
             raise ValueError("anomaly scores hold NaN: the model's weights or the image are broken")
         keys = float_order.keys(scores.detach().flatten().float().cpu().numpy())
         self.counts += np.bincount(keys >> (32 - BITS), minlength=2**BITS)
+
+    def merge_processes(self) -> None:
+        """Take in what all processes have counted."""
+        self.counts = distributed.sum_over_processes(torch.from_numpy(self.counts)).numpy()
 
     def threshold(self, share: float) -> float:
         """The smallest threshold, to a bin, that at most ``share`` of the scores exceed."""

@@ -116,9 +116,11 @@ class MaskSegmenter(Segmenter):
         label is IGNORE. ``extra``: as in Segmenter, on the matched queries.
         """
         with _full_precision(labels):
-            return self._losses(output, labels, extra)
+            return self._losses(output, labels, extra, em)
 
-    def _losses(self, output: SegmenterOutput, labels: Tensor, extra: Collection[str]) -> dict[str, Tensor]:
+    def _losses(
+        self, output: SegmenterOutput, labels: Tensor, extra: Collection[str], em: OnlineEM | None
+    ) -> dict[str, Tensor]:
         assert isinstance(output, MaskOutput)
         masks, classes = mask_labels(labels)
         if not any(len(each) for each in classes):
@@ -148,20 +150,20 @@ class MaskSegmenter(Segmenter):
                 )
         return terms
 
-    def label_counts(self, labels: Tensor) -> dict[str, float]:
+    def label_counts(self, labels: Tensor) -> dict[str, Tensor]:
         """What each term of `losses` is the mean over, for labels (b H W): masks, or queries by weight."""
         masks = float(sum(len(each) for each in mask_labels(labels)[1]))
         features = self.features
         assert isinstance(features, Mask2FormerFeatures)
         queries = float(len(labels) * features.num_queries) if masks else 0.0
-        unmatched = self.criterion.eos_coef * (queries - masks)
-        return {
-            "posterior": masks + unmatched,
+        counts = {
+            "posterior": masks + self.criterion.eos_coef * (queries - masks),
             "mask": masks,
             "dice": masks,
             "component": queries,
             "likelihood": queries,
         }
+        return {name: torch.tensor(count, device=labels.device) for name, count in counts.items()}
 
     @torch.no_grad()
     def matched_labels(self, output: MaskOutput, labels: Tensor) -> Tensor:

@@ -142,15 +142,15 @@ class Segmenter(nn.Module):
         full = resize(logits, labels.shape[-2:], align_corners=self.align_corners)
         return cross_entropy(full, labels)
 
-    def label_counts(self, labels: Tensor) -> dict[str, float]:
+    def label_counts(self, labels: Tensor) -> dict[str, Tensor]:
         """How many labelled pixels or cells each term of `losses` is the mean over, for labels (b H W).
 
         Who adds up the losses of several batches weighs each term by its count: the sum is then that of one
         large batch.
         """
         height, width = (-(-side // self.stride) for side in labels.shape[-2:])
-        cells = float((shrink_labels(labels, (height, width)) != IGNORE).sum())
-        pixels = float((labels != IGNORE).sum())
+        cells = (shrink_labels(labels, (height, width)) != IGNORE).sum()
+        pixels = (labels != IGNORE).sum()
         return {"posterior": pixels, "auxiliary": pixels, "likelihood": cells, "component": cells}
 
     @torch.no_grad()

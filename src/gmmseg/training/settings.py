@@ -10,9 +10,9 @@ class TrainSettings:
     steps: int = 1500
     """Optimizer steps."""
     batch_size: int = 8
-    """Images per process and forward pass."""
+    """Images per process and forward pass; batch norm sees those of all processes together."""
     accumulate: int = 1
-    """Forward passes per optimizer step; EM steps once, on all of them."""
+    """Forward passes per optimizer step: loss and EM are of all of them, batch norm of each by itself."""
     seed: int = 0
 
     optimizer: str = "adamw"

@@ -168,10 +168,9 @@ class Trainer:
         over processes (DDP averages gradients) make the mean over all that is labelled.
         """
         each = [self.segmenter.label_counts(batch.labels) for batch in batches]
-        counts = torch.tensor([list(one.values()) for one in each], dtype=torch.float64)
+        counts = torch.stack([torch.stack([*one.values()]) for one in each]).float()
         total = distributed.sum_over_processes(counts.sum(0)).clamp_min(1)
-        shares = (counts * distributed.world_size() / total).float().to(self.accelerator.device)
-        found = dict(zip(each[0], shares.T))
+        found = dict(zip(each[0], (counts / total * distributed.world_size()).T))
         return {**found, "warmup": found["posterior"]}
 
     def _forward(self, batch: Batch) -> tuple[SegmenterOutput, dict[str, Tensor]]:
