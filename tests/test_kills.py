@@ -51,15 +51,17 @@ def wait(child, seconds):
 began = time.monotonic()
 assert wait(start(out / "whole"), 600) == 0
 length = time.monotonic() - began
-kills, runs, draw = 0, 0, random.Random(0)
+kills, runs, torn, draw = 0, 0, 0, random.Random(0)
 while kills < wanted:
     runs += 1
     code = None
     while code is None:
-        code = wait(start(out / f"killed{runs}"), draw.uniform(0.02, 0.5 * length))
+        folder = out / f"killed{runs}"
+        code = wait(start(folder), draw.uniform(0.02, 0.5 * length))
         kills += code is None
+        torn += any(folder.rglob(".writing_*"))
     assert code == 0, (out / "error.txt").read_text()
-print(json.dumps({"kills": kills, "runs": runs, "seconds": time.monotonic() - began, "whole": length}))
+print(json.dumps({"kills": kills, "while_writing": torn, "runs": runs, "seconds": time.monotonic() - began}))
 """
 
 SETTINGS = [
