@@ -2,8 +2,10 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 
 import pytest
 from PIL import Image
@@ -51,15 +53,17 @@ def wait(child, seconds):
 began = time.monotonic()
 assert wait(start(out / "whole"), 600) == 0
 length = time.monotonic() - began
-kills, runs, draw = 0, 0, random.Random(0)
+kills, runs, torn, draw = 0, 0, 0, random.Random(0)
 while kills < wanted:
     runs += 1
     code = None
     while code is None:
-        code = wait(start(out / f"killed{runs}"), draw.uniform(0.02, 0.5 * length))
+        folder = out / f"killed{runs}"
+        code = wait(start(folder), draw.uniform(0.02, 0.5 * length))
         kills += code is None
+        torn += any(folder.rglob(".writing_*"))
     assert code == 0, (out / "error.txt").read_text()
-print(json.dumps({"kills": kills, "runs": runs, "seconds": time.monotonic() - began, "whole": length}))
+print(json.dumps({"kills": kills, "while_writing": torn, "runs": runs, "seconds": time.monotonic() - began}))
 """
 
 SETTINGS = [
@@ -111,3 +115,19 @@ def test_a_run_killed_again_and_again_equals_one_left_alone(tmp_path):
     assert not expected["litter"]
     for number in range(json.loads(done.stdout.splitlines()[-1])["runs"]):
         assert results(tmp_path / f"killed{number + 1}") == expected
+
+
+@pytest.mark.slow
+def test_two_processes_of_which_one_was_killed_arrive_at_the_same_weights(tmp_path):
+    write_data(tmp_path / "data")
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    command += ["-m", "gmmseg.cli", "train", "folder", *SETTINGS, f"data.root={tmp_path / 'data'}", "--cpu"]
+    subprocess.run([*command, "--out", str(tmp_path / "whole")], check=True, timeout=300)
+    folder = tmp_path / "killed"
+    with subprocess.Popen([*command, "--out", str(folder)]) as launcher:
+        while launcher.poll() is None and not list(folder.glob("checkpoints/step_000000[12]?.pt")):
+            time.sleep(0.01)
+        os.kill(json.loads((folder / ".lock").read_text())["pid"], signal.SIGKILL)
+    assert launcher.returncode != 0
+    subprocess.run([*command, "--out", str(folder), "--resume"], check=True, timeout=300)
+    assert results(folder) == results(tmp_path / "whole")

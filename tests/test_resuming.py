@@ -201,6 +201,20 @@ def test_weights_without_checkpoints_are_not_overwritten(train, tmp_path, words)
     assert content(tmp_path) == before
 
 
+def test_a_checkpoint_of_another_run_does_not_go_on_over_this_one(train, tmp_path):
+    for name in ("one", "other"):
+        train("--out", tmp_path / name, "train.steps=2")
+    before = content(tmp_path / "one")
+    newest = list_checkpoints(tmp_path / "other" / "checkpoints")[0]
+    code, said = train("--out", tmp_path / "one", "--resume-from", newest)
+    assert code == 1
+    assert "holds a run already" in said
+    assert content(tmp_path / "one") == before
+    code, said = train("--out", tmp_path / "new", "--resume-from", newest)
+    assert code == 0, said
+    assert (tmp_path / "new" / "checkpoints" / "step_00000006.pt").is_file()
+
+
 def test_a_folder_in_use_is_refused(train, tmp_path):
     from gmmseg.training.run_folder import locked
 

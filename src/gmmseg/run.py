@@ -89,10 +89,8 @@ def train(
     dataset, validation = training_data(config.data), validation_data(config.data)
     about = describe_run(config, dataset, accelerator.num_processes)
     with locked(folder):
-        state = None if resume is None else _saved_state(resume, about, say)
-        if state is None:
-            refuse_work(folder)
-        elif _is_finished(folder, state, config):
+        state = _state_to_go_on_from(resume, folder, about, say)
+        if state is not None and _is_finished(folder, state, config):
             say(f"{folder}: this run is finished, at step {state['step']}; nothing is written")
             return folder / "final"
         trainer = make_trainer(config, folder, dataset, validation, accelerator, about)
@@ -103,8 +101,9 @@ def train(
         try:
             trained = trainer.run()
         except Interrupted as stopped:
+            where = f" on {accelerator.num_processes} processes" if accelerator.num_processes > 1 else ""
             command = resume_command(folder, "--resume", *(["--cpu"] if cpu else []))
-            raise Interrupted(f"{stopped}; go on with: {command}") from None
+            raise Interrupted(f"{stopped}; resume it{where} with: {command}") from None
         _export(trained, trainer.step, folder, validation, accelerator.device)
     return folder / "final"
 
@@ -143,11 +142,16 @@ def make_trainer(
     )
 
 
-def _saved_state(source: Path, about: dict[str, Any], say: Say) -> dict[str, Any] | None:
-    """The state to go on from, found to fit this run; None when nothing was saved yet."""
-    path = find_checkpoint(source)
+def _state_to_go_on_from(
+    resume: Path | None, folder: Path, about: dict[str, Any], say: Say
+) -> dict[str, Any] | None:
+    """The saved state, found to fit this run; None where it starts. Work of another run is refused."""
+    path = None if resume is None else find_checkpoint(resume)
+    if path is None or path.parent.resolve() != (folder / "checkpoints").resolve():
+        refuse_work(folder)
     if path is None:
-        say(f"{source}: nothing was saved here yet; the run starts from the beginning")
+        if resume is not None:
+            say(f"{resume}: nothing was saved here yet; the run starts from the beginning")
         return None
     state = load_checkpoint(path)
     check_resumable(path, state.get("about"), about, say)
@@ -170,9 +174,11 @@ def _restore(trainer: Trainer, state: dict[str, Any], say: Say) -> None:
 
 def _is_finished(folder: Path, state: dict[str, Any], config: Config) -> bool:
     """Whether the run has exported the weights of its last step, and this is it."""
-    path = folder / FINISHED_FILE
-    exported = json.loads(path.read_text())["step"] if path.is_file() else None
-    return state["step"] >= config.train.steps and exported == state["step"]
+    try:
+        exported = json.loads((folder / FINISHED_FILE).read_text())
+    except (OSError, ValueError):
+        return False
+    return state["step"] >= config.train.steps and exported == {"step": state["step"]}
 
 
 def _export(trained: Segmenter, step: int, folder: Path, validation: Any, device: torch.device) -> None:

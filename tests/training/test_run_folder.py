@@ -76,7 +76,13 @@ def test_a_lock_nobody_signed_was_left_by_a_kill(tmp_path):
 
 
 def test_what_a_killed_run_left_half_written_is_removed_and_nothing_else(tmp_path):
-    litter = [".writing_a", "checkpoints/.writing_b", "best/.writing_c", "best/tmpab12cd_9/model.safetensors"]
+    litter = [
+        ".lock_77",
+        ".writing_a",
+        "checkpoints/.writing_b",
+        "best/.writing_c",
+        "best/tmpab12cd_9/model.safetensors",
+    ]
     kept = ["log.jsonl", "checkpoints/step_00000001.pt", "best/model.safetensors", "own/.writing_d"]
     for name in litter + kept:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)

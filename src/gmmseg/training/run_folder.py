@@ -57,14 +57,14 @@ def locked(folder: Path) -> Iterator[None]:
             (folder / LOCK_FILE).unlink(missing_ok=True)
 
 
-def _take_lock(folder: Path) -> FolderInUse | None:
-    """Take the lock and clear leftovers; returns why it could not be taken."""
-    folder.mkdir(parents=True, exist_ok=True)
+def _take_lock(folder: Path) -> Exception | None:
+    """Take the lock and clear leftovers; returns why that could not be done."""
     try:
+        folder.mkdir(parents=True, exist_ok=True)
         _create_lock(folder / LOCK_FILE)
-    except FolderInUse as refused:
+        _clear_leftovers(folder)
+    except (FolderInUse, OSError) as refused:
         return refused
-    _clear_leftovers(folder)
     return None
 
 
@@ -144,6 +144,8 @@ def _start_of(pid: int) -> str | None:
 
 
 def _clear_leftovers(folder: Path) -> None:
+    for stale in folder.glob(f"{LOCK_FILE}_*"):
+        stale.unlink(missing_ok=True)
     for place in (folder, *(folder / part for part in PARTS)):
         for leftover in place.glob(f"{LEFTOVER_PREFIX}*"):
             leftover.unlink(missing_ok=True)
