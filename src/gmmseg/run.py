@@ -246,7 +246,7 @@ def make_segmenter(config: Config, dataset: SegmentationData) -> Segmenter:
     model = config.model
     segmenter = build(model.name, num_classes=len(space), head=model.head, weights=model.weights)
     segmenter.label_names, segmenter.colours = space.names, space.colours
-    segmenter.inference = config.inference
+    segmenter.inference = config.inference.override()  # refuses a stride that fits no window
     return segmenter
 
 

@@ -1,6 +1,7 @@
 import copy
 import warnings
 from concurrent.futures import ThreadPoolExecutor
+from types import MethodType
 
 import numpy as np
 import pytest
@@ -97,9 +98,13 @@ def test_maps_are_those_of_the_windows_at_the_size_asked_for(segmenter, generato
     assert predictor.maps(images).logits.shape == (2, 3, 20, 30)
 
 
-def test_a_stride_without_a_window_is_refused(segmenter):
+def test_strides_without_a_window_or_beyond_it_are_refused(segmenter):
     with pytest.raises(ValueError, match="needs a window"):
         Predictor(segmenter, stride=4)
+    with pytest.raises(ValueError, match="stride 9 must be between 1 and the window size 8"):
+        Predictor(segmenter, window=8, stride=9)
+    with pytest.raises(ValueError, match=r"inference\.window is -1"):
+        Predictor(segmenter, window=-1)
 
 
 @pytest.mark.parametrize(
@@ -155,6 +160,24 @@ def test_how_to_look_at_an_image_is_the_model_s_unless_told(make_segmenter, gene
     Predictor(segmenter, short_side=50, window=64).predict(image)
     assert set(segmenter.sizes) == {(50, 64)}
     assert len(segmenter.sizes) == 2, "another window has a stride of its own"
+
+
+def test_the_shorter_side_keeps_the_aspect_and_makes_no_giants():
+    sizes = {(60, 90): (40, 60), (20, 160): (40, 320), (2, 900): (2, 900), (10, 200): (16, 320)}
+    for size, seen in sizes.items():
+        assert at_short_side(torch.rand(1, 3, *size), 40).shape[-2:] == seen
+    assert at_short_side(torch.rand(1, 3, 60, 9000), 40).shape[-2:] == (40, 6000)
+
+
+def test_a_model_prepared_for_mixed_precision_is_left_alone_too():
+    """accelerate puts its own forward on the module; the copy must call its own parts, not the original's."""
+    segmenter = gmmseg.build("tiny_unet", num_classes=3, head="softmax").train()
+    wrapped = torch.autocast("cpu", torch.bfloat16)(type(segmenter).forward)
+    segmenter.forward = MethodType(wrapped, segmenter)
+    state = {name: value.clone() for name, value in segmenter.state_dict().items()}
+    first, second = (Predictor(segmenter).predict(torch.full((3, 32, 32), 0.5)).anomaly for _ in range(2))
+    assert torch.equal(first, second)
+    assert all(torch.equal(state[name], value) for name, value in segmenter.state_dict().items())
 
 
 def test_large_outputs_come_in_strips_and_are_the_same(make_segmenter, monkeypatch, generator):

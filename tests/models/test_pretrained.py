@@ -208,3 +208,12 @@ def test_hub_names_are_downloaded(
     assert asked == [("me/published", ["config.json", "model.safetensors"])]
     with torch.no_grad():
         assert torch.equal(loaded(IMAGES).logits, segmenter(IMAGES).logits)
+
+
+@pytest.mark.parametrize("entry", [7, {"zoom": 2}, {"window": "wide"}, {"short_side": -3}, {"stride": 4}])
+def test_a_view_that_makes_no_sense_is_refused_by_file(tmp_path: Path, entry: object) -> None:
+    gmmseg.build("tiny_unet", num_classes=3).save_pretrained(tmp_path)
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "inference": entry}))
+    with pytest.raises(WeightsError, match=r"config\.json: the entry inference is not understood"):
+        gmmseg.from_pretrained(tmp_path)

@@ -35,6 +35,7 @@ UNFITTED = (
     "its mixtures have never been fitted, so its labels and scores would be noise: train it (`gmmseg train`, "
     "or OnlineEM in a loop of your own), or fit mixtures on a trained softmax model (`gmmseg fit`)"
 )
+LONGEST = 8
 
 
 class Predictor:
@@ -159,10 +160,14 @@ class Predictor:
 
 
 def at_short_side(images: Tensor, short_side: int | None) -> Tensor:
-    """Images (b 3 h w) with the shorter side as given, aspect kept; as they are without one."""
+    """Images (b 3 h w) with the shorter side as given, aspect kept; as they are without one.
+
+    Nothing is enlarged beyond LONGEST times ``short_side``: a strip a few pixels wide would become a giant.
+    """
     if short_side is None or min(images.shape[-2:]) == short_side:
         return images
-    factor = short_side / min(images.shape[-2:])
+    largest = max(1.0, LONGEST * short_side / max(images.shape[-2:]))
+    factor = min(short_side / min(images.shape[-2:]), largest)
     height, width = (max(1, round(side * factor)) for side in images.shape[-2:])
     return F.interpolate(images, size=(height, width), mode="bilinear", align_corners=False, antialias=True)
 

@@ -5,7 +5,6 @@ Between two classes a pixel's evidence for either is interpolated down; its scor
 of a known object strange.
 """
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -23,7 +22,7 @@ SMALLEST_SIDE = 32
 """The coarsest stride in use: an image of this size has at least one cell everywhere in a network."""
 
 REPEATED = 64
-"""Sides that have to be padded become multiples of this many pixels."""
+"""Sides that have to be padded become multiples of this many pixels, or a few more where the stride asks."""
 
 STRIP_PIXELS = 1 << 22
 """Maps are resized to the size of a larger image than this in strips."""
@@ -102,7 +101,7 @@ def fitting(size: tuple[int, int], stride: int) -> tuple[int, int]:
     height, width = (max(side, SMALLEST_SIDE) for side in size)
     if height % stride == 0 and width % stride == 0:
         return height, width
-    multiple = math.lcm(REPEATED, stride)
+    multiple = next_multiple(REPEATED, stride)
     return next_multiple(height, multiple), next_multiple(width, multiple)
 
 

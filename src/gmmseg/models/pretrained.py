@@ -44,8 +44,16 @@ def from_pretrained(folder: str | Path, *, architecture: nn.Module | None = None
     # These three are missing in weights written before there were any.
     segmenter.temperature = config.get("temperature", 1.0)
     segmenter.typical = tuple(config["typical"]) if config.get("typical") else None
-    segmenter.inference = InferenceSettings(**config.get("inference", {}))
+    segmenter.inference = _inference(config.get("inference", {}), place)
     return segmenter.eval()
+
+
+def _inference(entry: Any, place: Path) -> InferenceSettings:
+    try:
+        return InferenceSettings(**entry).override()
+    except (TypeError, ValueError) as error:
+        path = place / CONFIG_FILE
+        raise WeightsError(f"{path}: the entry inference is not understood ({error})") from error
 
 
 def _local(folder: str | Path) -> Path:

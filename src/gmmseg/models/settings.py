@@ -16,21 +16,21 @@ class InferenceSettings:
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
-            if value is not None and value < 0:
-                raise ValueError(f"inference.{name} is {value}: give a number of pixels, or 0 for none")
+            if value is not None and (not isinstance(value, int) or value < 0):
+                raise ValueError(f"inference.{name} is {value!r}: give a number of pixels, or 0 for none")
 
-    def override(self, short_side: int | None, window: int | None, stride: int | None) -> "InferenceSettings":
+    def override(
+        self, short_side: int | None = None, window: int | None = None, stride: int | None = None
+    ) -> "InferenceSettings":
         """These settings with what is given in place of them: None keeps a setting, 0 switches it off.
 
-        Another window has a stride of its own.
+        Another window has a stride of its own. A stride that no window can have is refused.
         """
-        kept = self.stride if window is None else None
-        window = self.window if window is None else window
-        changed = (
-            self.short_side if short_side is None else short_side,
-            window,
-            kept if stride is None else stride,
-        )
-        if changed[2] and not window:
+        if window is None:
+            window, stride = self.window, self.stride if stride is None else stride
+        short_side = self.short_side if short_side is None else short_side
+        if stride and not window:
             raise ValueError("a window stride needs a window: give both, or only the window")
-        return InferenceSettings(*(value or None for value in changed))
+        if stride and window and stride > window:
+            raise ValueError(f"window stride {stride} must be between 1 and the window size {window}")
+        return InferenceSettings(short_side or None, window or None, stride or None)
