@@ -246,15 +246,7 @@ def evaluate(
     """The results of a model on labelled and anomaly sets, one pass each; for `write_results`."""
     predictor = Predictor(model, window=inference.window, stride=inference.stride)
     keyed, chosen = _keyed(sets), make_scores(model, score_names)
-    fitted_on = None
-    if any(hasattr(score, "fit") for score in chosen):
-        if training_set is None:
-            needing = ", ".join(score.name for score in chosen if hasattr(score, "fit"))
-            raise ValueError(
-                f"{needing}: these scores need statistics of the training set; name it with --train-data"
-            )
-        fit_scores(chosen, predictor, training_set, short_side=inference.short_side, progress=progress)
-        fitted_on = f"{training_set.name}/{training_set.split}"
+    fitted_on = _fit_needed(chosen, predictor, training_set, inference, progress)
     entries: dict[str, Any] = {}
     for key, dataset in keyed.items():
         if dataset.label_space is not None:
@@ -278,6 +270,25 @@ def evaluate(
         "temperature": model.temperature,
     }
     return build_results(name, entries, seeds=seeds, settings=settings, weights=digest(model))
+
+
+def _fit_needed(
+    chosen: Sequence[Any],
+    predictor: Predictor,
+    training_set: Any,
+    inference: InferenceSettings,
+    progress: Progress | None,
+) -> str | None:
+    """Fit the scores that need statistics; returns the set they are of, None where no score needs any."""
+    needing = ", ".join(score.name for score in chosen if hasattr(score, "fit"))
+    if not needing:
+        return None
+    if training_set is None:
+        raise ValueError(
+            f"{needing}: these scores need statistics of the training set; name it with --train-data"
+        )
+    fit_scores(chosen, predictor, training_set, short_side=inference.short_side, progress=progress)
+    return f"{training_set.name}/{training_set.split}"
 
 
 def judged_sets(source: str | Path, dataset: Any) -> list[Any]:
