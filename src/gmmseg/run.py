@@ -359,16 +359,7 @@ def evaluate(
     """
     predictor = Predictor(model, **vars(inference))
     keyed, chosen = _keyed(sets), make_scores(model, score_names)
-    fitted_on = None
-    needing = [score.name for score in chosen if isinstance(score, scores.FittedScore)]
-    if needing:
-        if training_set is None:
-            raise ValueError(
-                f"{', '.join(needing)}: these scores need statistics of the training set; "
-                "name it with --train-data"
-            )
-        fit_scores(chosen, predictor, training_set, progress=progress)
-        fitted_on = f"{training_set.name}/{training_set.split}"
+    fitted_on = _fit_needed(chosen, predictor, training_set, progress)
     entries: dict[str, Any] = {}
     for key, dataset in keyed.items():
         if dataset.label_space is not None:
@@ -389,6 +380,22 @@ def evaluate(
         "temperature": model.temperature,
     }
     return build_results(name, entries, seeds=seeds, settings=settings, weights=digest(model))
+
+
+def _fit_needed(
+    chosen: Sequence[Any], predictor: Predictor, training_set: Any, progress: Progress | None
+) -> str | None:
+    """Fit those scores that need statistics of the training set; returns the set they were fitted on."""
+    needing = [score.name for score in chosen if isinstance(score, scores.FittedScore)]
+    if not needing:
+        return None
+    if training_set is None:
+        raise ValueError(
+            f"{', '.join(needing)}: these scores need statistics of the training set; "
+            "name it with --train-data"
+        )
+    fit_scores(chosen, predictor, training_set, progress=progress)
+    return f"{training_set.name}/{training_set.split}"
 
 
 def judged_sets(source: str | Path, dataset: Any) -> list[Any]:
