@@ -7,6 +7,11 @@ from typing import Annotated, Any
 
 import typer
 
+from gmmseg.printable import printable
+
+UNEXPECTED = "internal error"
+"""How the message of an exception begins that no code expected."""
+
 app = typer.Typer(
     name="gmmseg",
     no_args_is_help=True,
@@ -51,7 +56,7 @@ def train(
 
     settings = load_config(config, overrides or [])
     if print_config:
-        typer.echo(dump_config(settings), nl=False)
+        _say(dump_config(settings), nl=False)
         return
     from gmmseg import run
 
@@ -61,7 +66,7 @@ def train(
             f"{folder} holds a run already: add --resume to continue it, or choose another --out"
         )
     weights = run.train(settings, folder, resume=resume_from or (folder if resume else None), cpu=cpu)
-    typer.echo(f"weights in {weights}")
+    _say(f"weights in {weights}")
 
 
 @app.command()
@@ -69,8 +74,8 @@ def fit(
     model: Model,
     data: Annotated[str, typer.Option("--data", "-d", help="Labelled training set, NAME:ROOT[:SPLIT].")],
     out: Annotated[Path, typer.Option(help="Folder for the fitted weights.")],
-    components: Annotated[int, typer.Option(help="Gaussians per class.")] = 5,
-    passes: Annotated[int, typer.Option(help="Passes of EM over the set, at most.")] = 20,
+    components: Annotated[int, typer.Option(min=1, help="Gaussians per class.")] = 5,
+    passes: Annotated[int, typer.Option(min=1, help="Passes of EM over the set, at most.")] = 20,
 ) -> None:
     """Fit mixtures on the frozen features of a trained softmax model (the paper's post-hoc variant)."""
     from gmmseg import run
@@ -78,9 +83,9 @@ def fit(
     dataset = _open(data, default_split="train")
     with _Bar("fitting") as bar:
         fitted, history = run.fit(run.open_model(model), dataset, components, passes=passes, progress=bar)
-    typer.echo("mean log-likelihood at each pass: " + ", ".join(f"{value:.2f}" for value in history))
+    _say("mean log-likelihood at each pass: " + ", ".join(f"{value:.2f}" for value in history))
     fitted.save_pretrained(out)
-    typer.echo(f"weights in {out}")
+    _say(f"weights in {out}")
 
 
 @app.command()
@@ -104,7 +109,7 @@ def calibrate(
     with _Bar("calibrating") as bar:
         chosen = run.calibrate(model, _open(data), device=PartialState().device, progress=bar)
     for folder, choices in chosen.items():
-        typer.echo(f"{folder}: threshold {choices.threshold:.4g}, temperature {choices.temperature:.3f}")
+        _say(f"{folder}: threshold {choices.threshold:.4g}, temperature {choices.temperature:.3f}")
 
 
 @app.command()
@@ -122,9 +127,11 @@ def evaluate(
         bool, typer.Option(help="Also report scores after boundary suppression.")
     ] = False,
     components: Annotated[str | None, typer.Option(help="Component metrics: anomaly or obstacle.")] = None,
-    window: Annotated[int | None, typer.Option(help="Side of sliding windows.")] = None,
-    stride: Annotated[int | None, typer.Option(help="Stride of sliding windows.")] = None,
-    short_side: Annotated[int | None, typer.Option(help="Resize images to this shorter side first.")] = None,
+    window: Annotated[int | None, typer.Option(min=1, help="Side of sliding windows.")] = None,
+    stride: Annotated[int | None, typer.Option(min=1, help="Stride of sliding windows.")] = None,
+    short_side: Annotated[
+        int | None, typer.Option(min=1, help="Resize images to this shorter side first.")
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Where to write results.json. Default: beside the model.")
     ] = None,
@@ -157,8 +164,8 @@ def evaluate(
     if state.is_main_process:
         target = out or _beside(model) / "results.json"
         write_results(results, target)
-        typer.echo(compare([results]).markdown())
-        typer.echo(f"results in {target}")
+        _say(compare([results]).markdown())
+        _say(f"results in {target}")
 
 
 @app.command()
@@ -181,8 +188,8 @@ def score(
             scores, masks, name=name, components=components, intervals=intervals, progress=bar
         )
     write_results(results, out)
-    typer.echo(compare([results]).markdown())
-    typer.echo(f"results in {out}")
+    _say(compare([results]).markdown())
+    _say(f"results in {out}")
 
 
 @app.command()
@@ -197,10 +204,10 @@ def compare(
     from gmmseg.evaluation import load_results
     from gmmseg.report import tables
 
-    comparison = tables.compare([load_results(path) for path in results], paper=paper or [])
     if format not in ("markdown", "csv", "latex"):
         raise ValueError(f"unknown format {format!r}: choose markdown, csv or latex")
-    typer.echo(getattr(comparison, format)())
+    comparison = tables.compare([load_results(path) for path in results], paper=paper or [])
+    _say(getattr(comparison, format)())
 
 
 @app.command()
@@ -209,8 +216,8 @@ def predict(
     model: Annotated[str, typer.Option("--model", "-m", help="Run folder, weights, or a name on the hub.")],
     out: Annotated[Path, typer.Option(help="Folder for the pictures.")] = Path("predictions"),
     raw: Annotated[bool, typer.Option(help="Also write labels, posterior and anomaly as .npz.")] = False,
-    window: Annotated[int | None, typer.Option(help="Side of sliding windows.")] = None,
-    stride: Annotated[int | None, typer.Option(help="Stride of sliding windows.")] = None,
+    window: Annotated[int | None, typer.Option(min=1, help="Side of sliding windows.")] = None,
+    stride: Annotated[int | None, typer.Option(min=1, help="Stride of sliding windows.")] = None,
 ) -> None:
     """Label map, overlay, anomaly heat map and unknown mask of images, folders and videos."""
     from accelerate import PartialState
@@ -221,9 +228,9 @@ def predict(
     predictor = Predictor(run.open_model(model), window=window, stride=stride, device=PartialState().device)
     with _Bar("predicting") as bar:
         summary = predict_files(predictor, inputs, out, raw=raw, progress=bar)
-    typer.echo(f"{summary.done} done, in {summary.out_dir}")
+    _say(f"{summary.done} done, in {summary.out_dir}")
     for name, reason in summary.failed:
-        typer.echo(f"not done: {name}: {reason}", err=True)
+        _say(f"not done: {printable(name)}: {printable(reason)}", err=True)
     if summary.failed:
         raise typer.Exit(1)
 
@@ -231,15 +238,15 @@ def predict(
 @app.command()
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for runs, results and the report.")] = Path("demo"),
-    seed: Annotated[int, typer.Option(help="Seed of both trainings.")] = 0,
-    steps: Annotated[int | None, typer.Option(help="Training steps of each model.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of both trainings.")] = 0,
+    steps: Annotated[int | None, typer.Option(min=1, help="Training steps of each model.")] = None,
 ) -> None:
     """Train a GMM segmenter and its softmax twin on built-in scenes, judge both, write a report."""
     from gmmseg.demo import run_demo
 
     with _Bar("judging") as bar:
-        report = run_demo(out, seed=seed, steps=steps, say=typer.echo, progress=bar)
-    typer.echo(f"report: {report}")
+        report = run_demo(out, seed=seed, steps=steps, say=_say, progress=bar)
+    _say(f"report: {report}")
 
 
 @app.command()
@@ -256,7 +263,7 @@ def report(
     from gmmseg.run_report import write_report
 
     write_report(sources, [_open(each) for each in data or []], out)
-    typer.echo(f"report: {out}")
+    _say(f"report: {out}")
 
 
 @app.command(name="import")
@@ -268,7 +275,7 @@ def import_reference(
     from gmmseg.models.reference_import import import_reference as read
 
     read(checkpoint).save_pretrained(out)
-    typer.echo(f"weights in {out}")
+    _say(f"weights in {out}")
 
 
 @app.command()
@@ -278,7 +285,7 @@ def zoo() -> None:
 
     width = max(len(name) for name in ZOO)
     for name, entry in ZOO.items():
-        typer.echo(f"{name:<{width}}  {entry.summary}")
+        _say(f"{name:<{width}}  {entry.summary}")
 
 
 @app.command()
@@ -286,7 +293,7 @@ def configs() -> None:
     """The configurations that come with the package."""
     from gmmseg.config import shipped_configs
 
-    typer.echo("\n".join(shipped_configs()))
+    _say("\n".join(shipped_configs()))
 
 
 @data_app.command()
@@ -299,7 +306,7 @@ def check(
 
     with _Bar("checking") as bar:
         found = check_dataset(name, root, progress=bar)
-    typer.echo(str(found))
+    _say(str(found))
     if not found.ok:
         raise typer.Exit(1)
 
@@ -309,7 +316,7 @@ def list_datasets() -> None:
     """The data sets known by name."""
     from gmmseg.data import DATASETS
 
-    typer.echo("\n".join(DATASETS))
+    _say("\n".join(DATASETS))
 
 
 @data_app.command()
@@ -322,7 +329,12 @@ def convert_coco_stuff(
 
     with _Bar("converting") as bar:
         counts = convert(raw, out, progress=bar)
-    typer.echo(", ".join(f"{split}: {count}" for split, count in counts.items()))
+    _say(", ".join(f"{split}: {count}" for split, count in counts.items()))
+
+
+def _say(text: str, *, nl: bool = True, err: bool = False) -> None:
+    """Print lines of text; names in it may hold anything, and none of it may steer the terminal."""
+    typer.echo(printable(text, keep="\n"), nl=nl, err=err)
 
 
 class _Bar:
@@ -378,13 +390,22 @@ def main() -> None:
             _leave_process_group()
         raise
     except KeyboardInterrupt as stopped:
-        print(f"gmmseg: {stopped or 'interrupted'}", file=sys.stderr)
-        sys.exit(130)
-    except (ValueError, OSError, ImportError, RuntimeError) as error:
+        _complain(str(stopped) or "interrupted", 130)
+    except (ValueError, OSError, ImportError, RuntimeError, FloatingPointError) as error:
         if os.environ.get("GMMSEG_DEBUG"):
             raise
-        print(f"gmmseg: {error}", file=sys.stderr)
-        sys.exit(1)
+        _complain(str(error) or type(error).__name__, 1)
+    except Exception as error:  # nobody expected this one: a fault of the program, whatever the input
+        if os.environ.get("GMMSEG_DEBUG"):
+            raise
+        advice = "please report it with what GMMSEG_DEBUG=1 shows"
+        _complain(f"{UNEXPECTED} ({type(error).__name__}: {error}); {advice}", 1)
+
+
+def _complain(message: str, code: int) -> None:
+    """One line on the error stream, and out."""
+    print(f"gmmseg: {printable(' '.join(message.split()))}", file=sys.stderr)
+    sys.exit(code)
 
 
 def _leave_process_group() -> None:

@@ -16,6 +16,7 @@ from gmmseg.data.augmented import AugmentedDataset
 from gmmseg.data.held_out import HiddenClasses, WithoutClasses
 from gmmseg.data.kept import Kept
 from gmmseg.data.loading import EpochLoader, ShuffledSampler
+from gmmseg.data.paired import NOTHING_LABELLED
 from gmmseg.data.sampling import ClassBalancedSampler, class_counts
 from gmmseg.data.transforms import training_transform
 from gmmseg.evaluation import build_results, scores
@@ -28,6 +29,7 @@ from gmmseg.evaluation.evaluator import (
 )
 from gmmseg.inference import Choices, Predictor, choose
 from gmmseg.inference.windows import forward
+from gmmseg.labels import IGNORE
 from gmmseg.mixture import DiscriminativeMixture, OnlineEM
 from gmmseg.models import Segmenter, build, from_pretrained
 from gmmseg.models.checkpoint import CONFIG_FILE, WEIGHTS_FILE
@@ -57,6 +59,7 @@ def train(config: Config, folder: Path, *, resume: Path | None = None, cpu: bool
     accelerator = Accelerator(mixed_precision=config.train.precision, cpu=cpu)
     set_seed(config.train.seed)
     dataset = training_data(config.data)
+    refuse_unlabelled(dataset)
     segmenter = make_segmenter(config, dataset).to(accelerator.device)
     loader = make_loader(config, dataset, folder, accelerator)
     if config.train.backbone_multiplier == 0:
@@ -151,6 +154,12 @@ def training_data(settings: DataSettings) -> Any:
     """The labelled training set, without the classes held out."""
     dataset = _without(open_dataset(settings.name, settings.root, settings.train_split), settings)
     return Kept(dataset) if settings.keep else dataset
+
+
+def refuse_unlabelled(dataset: Any) -> None:
+    """Refuse a set without one labelled pixel; its label maps are read up to the first that has some."""
+    if not any(bool((dataset.labels(index) != IGNORE).any()) for index in range(len(dataset))):
+        raise ValueError(f"{dataset.name}, split {dataset.split}: {NOTHING_LABELLED}")
 
 
 def validation_data(settings: DataSettings) -> Any:

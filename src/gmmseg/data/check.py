@@ -9,8 +9,8 @@ import numpy as np
 from PIL import Image
 
 from gmmseg.data.catalog import Layout, find_layout, find_root
-from gmmseg.data.files import DataError, read_ids
-from gmmseg.data.paired import Pair
+from gmmseg.data.files import DataError, read_ids, refuse_odd_file
+from gmmseg.data.paired import NOTHING_LABELLED, Pair
 
 Progress = Callable[[int, int], None]
 SHOWN = 40
@@ -122,6 +122,8 @@ def check_dataset(name: str, root: str | Path, progress: Progress | None = None)
             done += 1
             if progress:
                 progress(done, total)
+        if listing.pairs and not judged.pixels.any() and not judged.problems:
+            judged.problems.append(f"{folder}, split {split}: {NOTHING_LABELLED}")
         report.splits[split] = judged
     if not report.splits:
         report.problems.append(f"{folder}: no images found; expected {_expectation(layout)}")
@@ -165,10 +167,11 @@ def _judge(pair: Pair, report: SplitReport) -> None:
 def _image_size(path: Path, report: SplitReport) -> tuple[int, int] | None:
     """(width, height) of a readable image. The whole file is decoded: truncation shows only at its end."""
     try:
+        refuse_odd_file(path)
         with Image.open(path) as file:
             file.load()
             turned = file.getexif().get(0x0112, 1) in (5, 6, 7, 8)
             return file.size[::-1] if turned else file.size
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+    except Exception as error:  # decoders fail in every way there is
         report.problems.append(f"{path}: cannot be read as an image ({error}); replace or remove it")
         return None

@@ -17,6 +17,7 @@ from gmmseg.evaluation.components import ComponentMetrics
 from gmmseg.evaluation.confusion import ConfusionMatrix
 from gmmseg.evaluation.detection import AnomalyCurve
 from gmmseg.evaluation.pooled import EvaluationError
+from gmmseg.evaluation.results_fault import results_fault
 
 FORMAT = 1
 _CURVE_POINTS = 200  # enough to draw a smooth line
@@ -153,11 +154,15 @@ def load_results(path: str | Path) -> dict[str, Any]:
         results = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise EvaluationError(f"{path}: no such results file; write one with `gmmseg evaluate`") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise EvaluationError(f"{path}: not JSON ({error}); write it again with `gmmseg evaluate`") from error
     if not isinstance(results, dict) or results.get("format") != FORMAT or "sets" not in results:
         raise EvaluationError(f"{path}: not a results file of format {FORMAT}; write it again")
-    return _decoded(results)
+    results = _decoded(results)
+    fault = results_fault(results)
+    if fault:
+        raise EvaluationError(f"{path}: {fault}; write it again with `gmmseg evaluate`")
+    return results
 
 
 _NON_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}

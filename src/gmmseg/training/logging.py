@@ -7,6 +7,9 @@ from typing import Any
 
 from tqdm import tqdm
 
+from gmmseg.atomic import naming
+from gmmseg.printable import printable
+
 
 class RunLog:
     """Writes ``log.jsonl`` in the run folder and shows a progress bar; silent on all but one process."""
@@ -17,7 +20,9 @@ class RunLog:
             return
         folder.mkdir(parents=True, exist_ok=True)
         self.board = _make_board(folder) if tensorboard else None
-        self.file = (folder / "log.jsonl").open("a", encoding="utf-8")
+        self.path = folder / "log.jsonl"
+        self.file = self.path.open("a", encoding="utf-8")
+        self._end_line()
         self.bar = tqdm(total=steps, initial=start, unit="step", dynamic_ncols=True)
         self.warned: set[str] = set()
 
@@ -26,8 +31,9 @@ class RunLog:
         if not self.active:
             return
         line = {"step": step, "kind": kind, "time": round(time.time(), 3), **numbers}
-        self.file.write(json.dumps(line) + "\n")
-        self.file.flush()
+        with naming(self.path):
+            self.file.write(json.dumps(line) + "\n")
+            self.file.flush()
         if self.board is not None:
             for name, value in numbers.items():
                 if isinstance(value, int | float):
@@ -43,7 +49,12 @@ class RunLog:
         """Say something above the bar, once per ``key``."""
         if self.active and key not in self.warned:
             self.warned.add(key)
-            tqdm.write(f"warning: {message}")
+            tqdm.write(f"warning: {printable(message)}")
+
+    def _end_line(self) -> None:
+        """A line that a killed run has left half written stays alone, the next begins on its own."""
+        if self.path.stat().st_size and not self.path.read_bytes().endswith(b"\n"):
+            self.file.write("\n")
 
     def close(self) -> None:
         if self.active:
