@@ -150,10 +150,10 @@ def load_results(path: str | Path) -> dict[str, Any]:
     """Results as they were written; a folder stands for the results.json in it."""
     path = Path(path)
     path = path / "results.json" if path.is_dir() else path
+    if not path.is_file():
+        raise EvaluationError(f"{path}: no such results file; write one with `gmmseg evaluate`")
     try:
         results = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise EvaluationError(f"{path}: no such results file; write one with `gmmseg evaluate`") from None
     except (ValueError, RecursionError) as error:
         raise EvaluationError(f"{path}: not JSON ({error}); write it again with `gmmseg evaluate`") from error
     if not isinstance(results, dict) or results.get("format") != FORMAT or "sets" not in results:
