@@ -158,6 +158,8 @@ def training_data(settings: DataSettings) -> Any:
 
 def refuse_unlabelled(dataset: Any) -> None:
     """Refuse a set without one labelled pixel; its label maps are read up to the first that has some."""
+    if dataset.label_space is None:
+        raise ValueError(f"{dataset.name} marks what is unknown, not classes: train on labelled images")
     if not any(bool((dataset.labels(index) != IGNORE).any()) for index in range(len(dataset))):
         raise ValueError(f"{dataset.name}, split {dataset.split}: {NOTHING_LABELLED}")
 

@@ -16,7 +16,8 @@ def world(tmp_path_factory):
     root = tmp_path_factory.mktemp("world")
     write_data(root / "data")
     write_scores(root)
-    trained = invoke("train", "folder", f"data.root={root / 'data'}", *TINY, "--out", root / "run", "--cpu")
+    words = ["train", "folder", f"data.root={root / 'data'}", *TINY, "--out", root / "run", "--cpu"]
+    trained = invoke(*words, patience=600)  # the first command imports everything
     assert trained.code == 0, trained.err
     judged = invoke("evaluate", root / "run", "-d", f"folder:{root / 'data'}:val")
     assert judged.code == 0, judged.err

@@ -54,7 +54,7 @@ def time_limit(seconds: float):
         signal.signal(signal.SIGALRM, previous)
 
 
-def invoke(*words) -> Outcome:
+def invoke(*words, patience: float = PATIENCE) -> Outcome:
     """What `gmmseg WORDS` prints and returns; an exception that leaves `main` fails the test."""
     out, err, code = io.StringIO(), io.StringIO(), 0
     with (
@@ -64,7 +64,7 @@ def invoke(*words) -> Outcome:
         contextlib.redirect_stderr(err),
     ):
         try:
-            with time_limit(PATIENCE):
+            with time_limit(patience):
                 cli.main()
         except SystemExit as left:
             code = left.code or 0

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 
 import pytest
@@ -38,16 +39,12 @@ COMMANDS = {
     "data check camvid": ["data", "check", "camvid", "odd"],
     "convert": ["data", "convert-coco-stuff", "odd", "out"],
     "train root": ["train", "folder", "data.root=odd", "--cpu"],
-    "train weights": ["train", "scenes", "model.weights=./odd", "--cpu"],
-    "train resume": ["train", "scenes", "--resume-from", "odd", "--out", "out", "--cpu"],
 }
 
 
 @pytest.mark.parametrize("kind", ODD)
 @pytest.mark.parametrize("command", COMMANDS)
 def test_paths_that_are_not_what_they_should_be(place, world, command, kind):
-    if command == "train resume":
-        pytest.skip("resuming is tested with the runs")
     ODD[kind](place / "odd")
     assert_refused(place, [word.format(world=world) for word in COMMANDS[command]], ["odd"])
 
@@ -85,7 +82,6 @@ WORDS = [
     (["evaluate", "{world}/run", "-d", "scenes::nonsense"], ["scenes has no split 'nonsense'; there are: train"]),
     (["evaluate", "{world}/run", "-d", "scenes"], ["classes, the model 3"]),
     (["evaluate", "{world}/run", "-d", "folder:{world}/data", "--scores", "nll,x"], ["unknown scores x: choose"]),
-    (["evaluate", "{world}/run", "-d", "folder:{world}/data", "--scores", "energy,"], [""]),
     (["evaluate", "{world}/run", "-d", "folder:{world}/data", "--window", "8", "--stride", "9"], ["at most"]),
     (["evaluate", "{world}/run", "-d", "folder:{world}/data", "--stride", "9"], ["stride", "window"]),
     (["predict", "{world}/data/images/val/0.png", "-m", "{world}/run", "--stride", "9"], ["stride", "window"]),
@@ -104,7 +100,6 @@ WORDS = [
     (["train", "scenes", "data.held_out=[nonsense]", "--cpu"], ["cannot hide ['nonsense']"]),
     (["train", "scenes", "data.held_out=['']", "--cpu"], ["held_out"]),
     (["train", "folder", "--cpu"], ["folder is kept in files"]),
-    (["train", "scenes", "model.head.projection=none", "--cpu"], ["without a projection"]),
     (["train", "scenes", "data.name=scenes_anomaly", "data.train_split=test", "--cpu"], ["scenes_anomaly"]),
 ]  # fmt: skip
 
@@ -170,13 +165,20 @@ TRICKY = [r"$\x$", "$$", "a$b", r"\$x$", "_a", "<b>&amp;", "=1+1", "+1", "-1", "
           "", " ", "é" * 50, "a\nb", '"', "a,b", "None", "nan", "\ud800"]  # fmt: skip
 
 
+def test_tricky_names_in_a_report(place, world):
+    results = json.loads((world / "results.json").read_text())
+    scores = results["sets"]["scores"]["scores"]
+    results["sets"]["scores"]["scores"] = {name: scores["scores"] for name in TRICKY}
+    (place / "results.json").write_text(json.dumps(results))
+    outcome = invoke("report", "results.json")
+    assert outcome.code == 0, outcome.err
+
+
 @pytest.mark.parametrize("name", TRICKY, ids=ascii)
 def test_names_with_a_meaning_elsewhere(place, world, name):
     path = named_results(world, place, name)
-    report = invoke("report", path)
-    assert report.code == 0, report.err
     latex = invoke("compare", path, "--format", "latex").out
-    row = latex.splitlines()[4].split(" & ")[0].replace(r"\$", "").replace(r"\_", "")
+    row = re.sub(r"\\[&%#_{}$]", "", latex.splitlines()[4].split(" & ")[0])
     assert not set(row) & set("$_^~&")
     assert len([line for line in latex.splitlines() if line.endswith(r"\\")]) == 4
     for line in invoke("compare", path, "--format", "csv").out.splitlines():

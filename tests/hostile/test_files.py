@@ -232,7 +232,7 @@ def test_configurations_of_weights(place, world, key, new):
     copied(world / "run" / "final", place / "model")
     path = place / "model" / "config.json"
     path.write_text(json.dumps(changed(json.loads(path.read_text()), key, new)))
-    assert_refused(place, ["predict", "x.png", "-m", "model"], ["model/"])
+    assert_refused(place, ["predict", "x.png", "-m", "model"], ["model"])
 
 
 WEIGHTS = [
@@ -408,11 +408,10 @@ LOGS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("content", LOGS, ids=range(len(LOGS)))
-def test_a_broken_log_does_not_keep_the_report_from_being_written(place, world, content):
+def test_broken_lines_in_a_log_do_not_keep_the_report_from_being_written(place, world):
     copied(world / "run", place / "run")
     with (place / "run" / "log.jsonl").open("ab") as file:
-        file.write(content)
+        file.write(b"\n".join(LOGS))
     outcome = invoke("report", "run")
     assert outcome.code == 0, outcome.err
     assert (place / "report.html").is_file()

@@ -63,7 +63,7 @@ def closed_set_entry(
         "metrics": {key: figures[key] for key in ("miou", "pixel_accuracy", "mean_accuracy")},
         "classes": {
             name: {"iou": iou, "accuracy": accuracy}
-            for name, iou, accuracy in zip(classes, figures["iou"], figures["accuracy"])
+            for name, iou, accuracy in zip(classes, *(_each(figures[key]) for key in ("iou", "accuracy")))
         },
         **seen,
         "protocol": CLOSED_SET_PROTOCOL,
@@ -74,6 +74,11 @@ def closed_set_entry(
     if as_trained is not None:
         entry["metrics"]["ece_as_trained"] = plain(as_trained.compute()["ece"])
     return entry
+
+
+def _each(values: list[float] | float) -> list[float]:
+    """One value per class; torchmetrics makes a single number of the values of one class."""
+    return values if isinstance(values, list) else [values]
 
 
 def anomaly_entry(
@@ -156,7 +161,8 @@ def load_results(path: str | Path) -> dict[str, Any]:
         results = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
         raise EvaluationError(f"{path}: not JSON ({error}); write it again with `gmmseg evaluate`") from error
-    if not isinstance(results, dict) or results.get("format") != FORMAT or "sets" not in results:
+    known = isinstance(results, dict) and type(results.get("format")) is int and results["format"] == FORMAT
+    if not known or "sets" not in results:
         raise EvaluationError(f"{path}: not a results file of format {FORMAT}; write it again")
     results = _decoded(results)
     fault = results_fault(results)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 PREFIXES = ("module.", "backbone.", "model.", "segformer.", "features.backbone.")
 
 
-_FOREIGN = re.compile(r"Unsupported (global|class|operand)|not an allowed|Trying to", re.IGNORECASE)
+_FOREIGN = re.compile(r"Unsupported (global|class)|was not an allowed global", re.IGNORECASE)
 """What torch says of a pickle that names functions or classes of its own."""
 
 
