@@ -82,7 +82,7 @@ def test_toml_reads_the_same(tmp_path):
         ("train: {stepz: 5}", "unknown key 'train.stepz'; there are: steps"),
         ("trian: {}", "unknown key 'trian'"),
         ("train: {steps: many}", "train.steps: Input should be a valid integer"),
-        ("train: {optimizer: adam}", "choose adamw, sgd"),
+        ("train: {optimizer: adam}", "choose 'adamw' or 'sgd', got 'adam'"),
         ("em: {preset: mine}", "choose paper, reference, default"),
         ("em: 5", "em is a section"),
         ("include: [absent.yaml]", "includes absent.yaml, which is not there"),

@@ -1,8 +1,10 @@
 """Files that are either whole or not there."""
 
 import os
+import re
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
@@ -15,7 +17,36 @@ def write_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:
 
     Folders are made. Whoever looks sees the old file or the new one, also after a loss of power.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    with naming(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _write(path, write)
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Errors of the system inside, such as a full disk, name ``path``, also those a library has wrapped."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, error.strerror or str(error), str(path)) from error
+    except Exception as error:
+        cause = _system_error(error)
+        if cause is None:
+            raise
+        raise OSError(cause.errno, f"cannot be written: {cause.strerror}", str(path)) from error
+
+
+def _system_error(error: BaseException | None) -> OSError | None:
+    """The error of the system behind a library's own."""
+    while error is not None and not isinstance(error, OSError):
+        number = re.search(r"os error (\d+)", str(error))  # as libraries written in Rust report it
+        if number:
+            return OSError(int(number[1]), os.strerror(int(number[1])))
+        error = error.__cause__ or error.__context__
+    return error
+
+
+def _write(path: Path, write: Callable[[BinaryIO], object]) -> None:
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=LEFTOVER_PREFIX)
     try:
         with os.fdopen(handle, "wb") as file:

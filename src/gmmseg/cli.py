@@ -9,6 +9,11 @@ from typing import Annotated, Any
 
 import typer
 
+from gmmseg.printable import printable
+
+UNEXPECTED = "internal error"
+"""How the message of an exception begins that no code expected."""
+
 app = typer.Typer(
     name="gmmseg",
     no_args_is_help=True,
@@ -64,7 +69,7 @@ def train(
 
     settings = load_config(config, overrides or [])
     if print_config:
-        typer.echo(dump_config(settings), nl=False)
+        _say(dump_config(settings), nl=False)
         return
     from gmmseg import run
 
@@ -73,7 +78,7 @@ def train(
     with _stoppable():
         weights = run.train(settings, folder, resume=source, cpu=cpu, say=_note)
     if run.join_processes().is_main_process:
-        typer.echo(f"weights in {weights}")
+        _say(f"weights in {weights}")
 
 
 @app.command()
@@ -81,8 +86,8 @@ def fit(
     model: Model,
     data: Annotated[str, typer.Option("--data", "-d", help="Labelled training set, NAME:ROOT[:SPLIT].")],
     out: Annotated[Path, typer.Option(help="Folder for the fitted weights.")],
-    components: Annotated[int, typer.Option(help="Gaussians per class.")] = 5,
-    passes: Annotated[int, typer.Option(help="Passes of EM over the set, at most.")] = 20,
+    components: Annotated[int, typer.Option(min=1, help="Gaussians per class.")] = 5,
+    passes: Annotated[int, typer.Option(min=1, help="Passes of EM over the set, at most.")] = 20,
 ) -> None:
     """Fit mixtures on the frozen features of a trained softmax model (the paper's post-hoc variant)."""
     from gmmseg import run
@@ -90,9 +95,9 @@ def fit(
     dataset = _open(data, default_split="train")
     with _Bar("fitting") as bar:
         fitted, history = run.fit(run.open_model(model), dataset, components, passes=passes, progress=bar)
-    typer.echo("mean log-likelihood at each pass: " + ", ".join(f"{value:.2f}" for value in history))
+    _say("mean log-likelihood at each pass: " + ", ".join(f"{value:.2f}" for value in history))
     fitted.save_pretrained(out)
-    typer.echo(f"weights in {out}")
+    _say(f"weights in {out}")
 
 
 @app.command()
@@ -115,7 +120,7 @@ def calibrate(
     with _Bar("calibrating") as bar:
         chosen = run.calibrate(model, _open(data), device=state.device, progress=bar)
     for folder, choices in chosen.items() if state.is_main_process else ():
-        typer.echo(f"{folder}: threshold {choices.threshold:.4g}, temperature {choices.temperature:.3f}")
+        _say(f"{folder}: threshold {choices.threshold:.4g}, temperature {choices.temperature:.3f}")
 
 
 @app.command()
@@ -177,8 +182,8 @@ def evaluate(
         )
     if state.is_main_process:
         record_results(results, target)
-        typer.echo(compare([results]).markdown())
-        typer.echo(f"results in {target}")
+        _say(compare([results]).markdown())
+        _say(f"results in {target}")
 
 
 @app.command()
@@ -203,8 +208,8 @@ def score(
             scores, masks, name=name, components=components, intervals=intervals, progress=bar
         )
     record_results(results, out)
-    typer.echo(compare([results]).markdown())
-    typer.echo(f"results in {out}")
+    _say(compare([results]).markdown())
+    _say(f"results in {out}")
 
 
 @app.command()
@@ -219,10 +224,10 @@ def compare(
     from gmmseg.evaluation import load_results
     from gmmseg.report import tables
 
-    comparison = tables.compare([load_results(path) for path in results], paper=paper or [])
     if format not in ("markdown", "csv", "latex"):
         raise ValueError(f"unknown format {format!r}: choose markdown, csv or latex")
-    typer.echo(getattr(comparison, format)())
+    comparison = tables.compare([load_results(path) for path in results], paper=paper or [])
+    _say(getattr(comparison, format)())
 
 
 @app.command()
@@ -257,9 +262,9 @@ def predict(
     with _Bar("predicting") as bar:
         summary = predict_files(predictor, inputs, out, raw=raw, progress=bar)
     if state.is_main_process:
-        typer.echo(f"{summary.done} done, in {summary.out_dir}")
+        _say(f"{summary.done} done, in {summary.out_dir}")
         for name, reason in summary.failed:
-            typer.echo(f"not done: {name}: {reason}", err=True)
+            _say(f"not done: {printable(name)}: {printable(reason)}", err=True)
     distributed.wait_for_all()  # a launcher ends all processes when the first one reports a failure
     if summary.failed:
         raise typer.Exit(1)
@@ -268,15 +273,15 @@ def predict(
 @app.command()
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for runs, results and the report.")] = Path("demo"),
-    seed: Annotated[int, typer.Option(help="Seed of both trainings.")] = 0,
-    steps: Annotated[int | None, typer.Option(help="Training steps of each model.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of both trainings.")] = 0,
+    steps: Annotated[int | None, typer.Option(min=1, help="Training steps of each model.")] = None,
 ) -> None:
     """Train a GMM segmenter and its softmax twin on built-in scenes, judge both, write a report."""
     from gmmseg.demo import run_demo
 
     with _Bar("judging") as bar, _stoppable():
-        report = run_demo(out, seed=seed, steps=steps, say=typer.echo, progress=bar)
-    typer.echo(f"report: {report}")
+        report = run_demo(out, seed=seed, steps=steps, say=_say, progress=bar)
+    _say(f"report: {report}")
 
 
 @app.command()
@@ -296,7 +301,7 @@ def report(
     write_report(
         sources, [part for each in data or [] for part in run.judged_sets(sources[0], _open(each))], out
     )
-    typer.echo(f"report: {out}")
+    _say(f"report: {out}")
 
 
 @app.command(name="import")
@@ -308,7 +313,7 @@ def import_reference(
     from gmmseg.models.reference_import import import_reference as read
 
     read(checkpoint).save_pretrained(out)
-    typer.echo(f"weights in {out}")
+    _say(f"weights in {out}")
 
 
 @app.command()
@@ -318,7 +323,7 @@ def zoo() -> None:
 
     width = max(len(name) for name in ZOO)
     for name, entry in ZOO.items():
-        typer.echo(f"{name:<{width}}  {entry.summary}")
+        _say(f"{name:<{width}}  {entry.summary}")
 
 
 @app.command()
@@ -326,7 +331,7 @@ def configs() -> None:
     """The configurations that come with the package."""
     from gmmseg.config import shipped_configs
 
-    typer.echo("\n".join(shipped_configs()))
+    _say("\n".join(shipped_configs()))
 
 
 @data_app.command()
@@ -339,7 +344,7 @@ def check(
 
     with _Bar("checking") as bar:
         found = check_dataset(name, root, progress=bar)
-    typer.echo(str(found))
+    _say(str(found))
     if not found.ok:
         raise typer.Exit(1)
 
@@ -349,7 +354,7 @@ def list_datasets() -> None:
     """The data sets known by name."""
     from gmmseg.data import DATASETS
 
-    typer.echo("\n".join(DATASETS))
+    _say("\n".join(DATASETS))
 
 
 @data_app.command()
@@ -362,12 +367,17 @@ def convert_coco_stuff(
 
     with _Bar("converting") as bar:
         counts = convert(raw, out, progress=bar)
-    typer.echo(", ".join(f"{split}: {count}" for split, count in counts.items()))
+    _say(", ".join(f"{split}: {count}" for split, count in counts.items()))
+
+
+def _say(text: str, *, nl: bool = True, err: bool = False) -> None:
+    """Print lines of text; names in it may hold anything, and none of it may steer the terminal."""
+    typer.echo(printable(text, keep="\n"), nl=nl, err=err)
 
 
 def _note(message: str) -> None:
     """Something worth knowing that is no result: to the error stream."""
-    typer.echo(f"gmmseg: {message}", err=True)
+    _say(f"gmmseg: {message}", err=True)
 
 
 @contextmanager
@@ -437,13 +447,22 @@ def main() -> None:
             _leave_process_group()
         raise
     except KeyboardInterrupt as stopped:
-        print(f"gmmseg: {stopped or 'interrupted'}", file=sys.stderr)
-        sys.exit(130)
-    except (ValueError, OSError, ImportError, RuntimeError) as error:
+        _complain(str(stopped) or "interrupted", 130)
+    except (ValueError, OSError, ImportError, RuntimeError, FloatingPointError) as error:
         if os.environ.get("GMMSEG_DEBUG"):
             raise
-        print(f"gmmseg: {error}", file=sys.stderr)
-        sys.exit(1)
+        _complain(str(error) or type(error).__name__, 1)
+    except Exception as error:  # nobody expected this one: a fault of the program, whatever the input
+        if os.environ.get("GMMSEG_DEBUG"):
+            raise
+        advice = "please report it with what GMMSEG_DEBUG=1 shows"
+        _complain(f"{UNEXPECTED} ({type(error).__name__}: {error}); {advice}", 1)
+
+
+def _complain(message: str, code: int) -> None:
+    """One line on the error stream, and out."""
+    print(f"gmmseg: {printable(' '.join(message.split()))}", file=sys.stderr)
+    sys.exit(code)
 
 
 def _leave_process_group() -> None:

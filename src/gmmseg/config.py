@@ -5,6 +5,7 @@ Nothing below the composition root (run.py) knows that files exist.
 
 import tomllib
 from dataclasses import asdict, dataclass, field, fields
+from difflib import get_close_matches
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,15 @@ from typing import Any
 import yaml
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
+from gmmseg.bounds import CountOrNone, FolderName, Positive, Side, Text, check_bounds, shown
 from gmmseg.mixture.settings import PRESETS, EMSettings
 from gmmseg.models.heads import HEAD_PRESETS, HeadSettings, head_settings
 from gmmseg.models.settings import InferenceSettings
 from gmmseg.training.settings import TrainSettings
 
 SHIPPED = files("gmmseg") / "configs"
+LARGEST = 1_000_000
+"""Bytes of a configuration file; a hundred times what all settings take."""
 
 
 OBSOLETE_EM = ("unit_norm_means",)
@@ -32,31 +36,39 @@ class ConfigError(ValueError):
 class DataSettings:
     """What is trained and validated on. ``name`` as in ``gmmseg data list``."""
 
-    name: str = "scenes"
-    root: str | None = None
-    train_split: str = "train"
-    validation_split: str | None = "val"
-    held_out: tuple[str, ...] = ()
+    name: Text = "scenes"
+    root: Text | None = None
+    train_split: Text = "train"
+    validation_split: Text | None = "val"
+    held_out: tuple[Text, ...] = ()
     """Classes hidden from training (their pixels are ignored), for an open-world test to look for."""
-    crop: tuple[int, int] = (96, 160)
+    crop: tuple[Side, Side] = (96, 160)
     """Height and width of training crops."""
-    scale: tuple[float, float] = (0.5, 2.0)
-    short_side: int | None = None
+    scale: tuple[Positive, Positive] = (0.5, 2.0)
+    short_side: Side | None = None
     """Images are first resized to this shorter side."""
     balanced: bool = False
     """Draw a class first and then an image that holds it, instead of images evenly."""
-    workers: int = 2
+    workers: CountOrNone = 2
     keep: bool = False
     """Keep samples in memory once read: for small sets and few workers."""
+
+    def __post_init__(self) -> None:
+        check_bounds(self)
+        if self.scale[0] > self.scale[1]:
+            raise ValueError(f"scale must be ascending, got {list(self.scale)}")
 
 
 @dataclass(frozen=True)
 class ModelSettings:
     """``name`` as in ``gmmseg zoo``; ``weights`` of the backbone: none, "pretrained" (hub) or a file."""
 
-    name: str = "tiny_unet"
-    weights: str | None = None
+    name: Text = "tiny_unet"
+    weights: Text | None = None
     head: HeadSettings = HEAD_PRESETS["default"]
+
+    def __post_init__(self) -> None:
+        check_bounds(self)
 
 
 @dataclass(frozen=True)
@@ -65,12 +77,15 @@ class Config:
 
     __pydantic_config__ = ConfigDict(extra="forbid")
 
-    name: str = "run"
+    name: FolderName = "run"
     data: DataSettings = DataSettings()
     model: ModelSettings = ModelSettings()
     em: EMSettings = PRESETS["default"]
     train: TrainSettings = field(default_factory=TrainSettings)
     inference: InferenceSettings = field(default_factory=InferenceSettings)
+
+    def __post_init__(self) -> None:
+        check_bounds(self)
 
 
 def load_config(source: str | Path, overrides: list[str] | tuple[str, ...] = ()) -> Config:
@@ -88,17 +103,23 @@ def parse_config(tree: dict[str, Any], source: str = "configuration") -> Config:
     em = {key: value for key, value in em.items() if key not in OBSOLETE_EM}
     tree["em"] = _with_preset(em, {name: asdict(each) for name, each in PRESETS.items()}, "em", source)
     if "head" in model:
-        head = {"preset": model["head"]} if isinstance(model["head"], str) else dict(model["head"])
+        word = isinstance(model["head"], str)
+        head = {"preset": model["head"]} if word else _section(model, "head", source, "model.")
         heads = {name: asdict(head_settings(name)) for name in (*HEAD_PRESETS, "gmm")}
         tree["model"] = {**model, "head": _with_preset(head, heads, "model.head", source)}
     _refuse_unknown(tree, Config, source, "")
     try:
         return TypeAdapter(Config).validate_python(tree)
     except ValidationError as error:
-        problems = "\n".join(
-            f"  {'.'.join(str(part) for part in each['loc'])}: {each['msg']}" for each in error.errors()
-        )
-        raise ConfigError(f"{source}:\n{problems}") from None
+        raise ConfigError(f"{source}: {'; '.join(map(_problem, error.errors()))}") from None
+
+
+def _problem(error: Any) -> str:
+    """One of pydantic's complaints: the key, the rule it breaks, and the value where the rule has none."""
+    key, message = ".".join(map(str, error["loc"])), error["msg"].removeprefix("Value error, ")
+    if error["type"] == "literal_error":
+        message = f"choose {error['ctx']['expected']}"
+    return f"{key}: {message}" + ("" if error["type"] == "value_error" else f", got {shown(error['input'])}")
 
 
 def dump_config(config: Config) -> str:
@@ -119,7 +140,7 @@ def find_config(source: str | Path) -> Path:
             raise ConfigError(f"{path}: there is no such file")
         return path
     shipped = Path(str(SHIPPED)) / f"{source}.yaml"
-    if not shipped.is_file():
+    if str(source) not in shipped_configs():
         raise ConfigError(
             f"{source}: neither a .yaml or .toml file nor a shipped configuration; there are: "
             + ", ".join(shipped_configs())
@@ -132,22 +153,60 @@ def shipped_configs() -> list[str]:
     return sorted(path.stem for path in Path(str(SHIPPED)).glob("*.yaml"))
 
 
-def read_tree(path: Path) -> dict[str, Any]:
-    """A file's content merged over the files its ``include`` names, which lie relative to it."""
-    try:
-        text = path.read_text(encoding="utf-8")
-        tree = tomllib.loads(text) if path.suffix == ".toml" else yaml.safe_load(text) or {}
-    except (yaml.YAMLError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: cannot be parsed: {error}") from error
+def read_tree(path: Path, inside: tuple[Path, ...] = ()) -> dict[str, Any]:
+    """A file's content merged over the files its ``include`` names, which lie relative to it.
+
+    ``inside``: the files that are being read already, each including the next.
+    """
+    tree = _parsed(path)
     if not isinstance(tree, dict):
         raise ConfigError(f"{path}: a configuration is a mapping of sections, not a {type(tree).__name__}")
+    _refuse_odd_keys(tree, path)
     base: dict[str, Any] = {}
-    for include in tree.pop("include", []):
-        included = path.parent / include
-        if not included.is_file():
-            raise ConfigError(f"{path}: includes {include}, which is not there")
-        base = _merge(base, read_tree(included))
+    for included in _includes(tree, path):
+        if included.resolve() in (*inside, path.resolve()):
+            raise ConfigError(f"{path}: includes {included}, which includes it in turn; take one of them out")
+        base = _merge(base, read_tree(included, (*inside, path.resolve())))
     return _merge(base, tree)
+
+
+def _parsed(path: Path) -> Any:
+    """What a YAML or TOML file says."""
+    try:
+        if path.stat().st_size > LARGEST:
+            raise ValueError(f"it is larger than {LARGEST} bytes")
+        text = path.read_text(encoding="utf-8")
+        return tomllib.loads(text) if path.suffix == ".toml" else yaml.safe_load(text) or {}
+    except Exception as error:  # the parsers fail in a dozen ways on values and nesting they do not expect
+        raise ConfigError(f"{path}: cannot be parsed: {_one_line(error)}") from error
+
+
+def _includes(tree: dict[str, Any], path: Path) -> list[Path]:
+    """The files under the key ``include``, which is taken out of ``tree``."""
+    named = tree.pop("include", None) or []
+    if not isinstance(named, list) or not all(isinstance(each, str) for each in named):
+        raise ConfigError(
+            f"{path}: include is a list of files, such as include: [base.yaml], not {shown(named)}"
+        )
+    for each in named:
+        if not (path.parent / each).is_file():
+            raise ConfigError(f"{path}: includes {each}, which is not there")
+    return [path.parent / each for each in named]
+
+
+def _refuse_odd_keys(tree: dict[Any, Any], path: Path) -> None:
+    """Keys are words at every level; YAML reads 1, true or 2024-01-01 as something else."""
+    for key, value in tree.items():
+        if not isinstance(key, str):
+            raise ConfigError(
+                f"{path}: the key {shown(key)} is no word but a {type(key).__name__}; rename it"
+            )
+        if isinstance(value, dict):
+            _refuse_odd_keys(value, path)
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
 
 
 def _merge(base: dict[str, Any], top: dict[str, Any]) -> dict[str, Any]:
@@ -167,16 +226,19 @@ def _parse_override(override: str) -> dict[str, Any]:
     key, equals, value = override.partition("=")
     if not equals or not key:
         raise ConfigError(f"{override!r}: an override reads section.key=value, such as train.steps=100")
-    tree: Any = yaml.safe_load(value)
+    try:
+        tree: Any = yaml.safe_load(value)
+    except Exception as error:  # as in _parsed
+        raise ConfigError(f"{override!r}: the value cannot be parsed: {_one_line(error)}") from error
     for part in reversed(key.split(".")):
         tree = {part: tree}
     return tree
 
 
-def _section(tree: dict[str, Any], name: str, source: str) -> dict[str, Any]:
+def _section(tree: dict[str, Any], name: str, source: str, where: str = "") -> dict[str, Any]:
     section = tree.get(name, {})
     if not isinstance(section, dict):
-        raise ConfigError(f"{source}: {name} is a section of keys, not {section!r}")
+        raise ConfigError(f"{source}: {where}{name} is a section of keys, not {shown(section)}")
     return section
 
 
@@ -186,8 +248,8 @@ def _with_preset(
     """The named preset's values with the section's own on top."""
     section = dict(section)
     name = section.pop("preset", "default")
-    if name not in presets:
-        raise ConfigError(f"{source}: {where}.preset is {name!r}: choose {', '.join(presets)}")
+    if not isinstance(name, str) or name not in presets:
+        raise ConfigError(f"{source}: {where}.preset is {shown(name)}: choose {', '.join(presets)}")
     return {**presets[name], **section}
 
 
@@ -196,7 +258,11 @@ def _refuse_unknown(tree: dict[str, Any], kind: Any, source: str, where: str) ->
     known = {each.name: each.type for each in fields(kind)}
     for key, value in tree.items():
         if key not in known:
-            raise ConfigError(f"{source}: unknown key {where + key!r}; there are: {', '.join(known)}")
+            near = get_close_matches(str(key), known, 1)
+            meant = f"; did you mean {near[0]}?" if near else ""
+            raise ConfigError(
+                f"{source}: unknown key {f'{where}{key}'!r}; there are: {', '.join(known)}{meant}"
+            )
         if isinstance(value, dict) and hasattr(known[key], "__dataclass_fields__"):
             _refuse_unknown(value, known[key], source, f"{where}{key}.")
 

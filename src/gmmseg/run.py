@@ -19,6 +19,7 @@ from gmmseg.data.augmented import AugmentedDataset
 from gmmseg.data.held_out import HiddenClasses, WithoutClasses
 from gmmseg.data.kept import Kept
 from gmmseg.data.loading import EpochLoader, ShuffledSampler
+from gmmseg.data.paired import NOTHING_LABELLED
 from gmmseg.data.sampling import ClassBalancedSampler, class_counts
 from gmmseg.data.transforms import training_transform
 from gmmseg.evaluation import build_results, scores
@@ -31,6 +32,7 @@ from gmmseg.evaluation.evaluator import (
 )
 from gmmseg.inference import Choices, Predictor, choose
 from gmmseg.inference.predictor import UNFITTED
+from gmmseg.labels import IGNORE
 from gmmseg.mixture import DiscriminativeMixture, OnlineEM
 from gmmseg.models import Segmenter, build, from_pretrained
 from gmmseg.models.checkpoint import CONFIG_FILE, WEIGHTS_FILE, digest
@@ -87,6 +89,7 @@ def train(
     say = say if say and accelerator.is_main_process else _keep_quiet
     set_seed(config.train.seed)
     dataset, validation = training_data(config.data), validation_data(config.data)
+    refuse_unlabelled(dataset)
     about = describe_run(config, dataset, accelerator.num_processes)
     with locked(folder):
         state = _state_to_go_on_from(resume, folder, about, say)
@@ -262,6 +265,14 @@ def training_data(settings: DataSettings) -> Any:
     """The labelled training set, without the classes held out."""
     dataset = _without(open_dataset(settings.name, settings.root, settings.train_split), settings)
     return Kept(dataset) if settings.keep else dataset
+
+
+def refuse_unlabelled(dataset: Any) -> None:
+    """Refuse a set without one labelled pixel; its label maps are read up to the first that has some."""
+    if dataset.label_space is None:
+        raise ValueError(f"{dataset.name} marks what is unknown, not classes: train on labelled images")
+    if not any(bool((dataset.labels(index) != IGNORE).any()) for index in range(len(dataset))):
+        raise ValueError(f"{dataset.name}, split {dataset.split}: {NOTHING_LABELLED}")
 
 
 def validation_data(settings: DataSettings) -> Any:

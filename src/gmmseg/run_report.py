@@ -207,7 +207,8 @@ def _unknown(subjects: list[Subject]) -> Section | None:
         if scores:
             best = max(scores, key=lambda name: scores[name]["ap"])
             histogram = histogram_from_curve(scores[best]["curve"])
-            histograms.append(plots.score_histogram(f"{subject.name}: {best}", histogram))
+            if histogram is not None:  # a score that is the same everywhere has none
+                histograms.append(plots.score_histogram(f"{subject.name}: {best}", histogram))
     if not curves:
         return None
     key = next(key for _, key, _ in _entries(subjects, "anomaly"))
@@ -330,10 +331,10 @@ def _training(subjects: list[Subject]) -> Section | None:
     logs = {subject.name: subject.log for subject in subjects if subject.log}
     if not logs:
         return None
-    train = {name: [e for e in log if e["kind"] == "train"] for name, log in logs.items()}
-    validation = {name: [e for e in log if e["kind"] == "validation"] for name, log in logs.items()}
+    train = {name: [e for e in log if e.get("kind") == "train"] for name, log in logs.items()}
+    validation = {name: [e for e in log if e.get("kind") == "validation"] for name, log in logs.items()}
     health = {
-        name: [{"step": e["step"], **e["em"]} for e in entries if "em" in e]
+        name: [{"step": e["step"], **e["em"]} for e in entries if isinstance(e.get("em"), dict)]
         for name, entries in train.items()
     }
     figures = [plots.training_curve(train, "posterior", "cross-entropy of the posterior")]

@@ -66,6 +66,8 @@ def test_round_trip_with_nan_and_infinity(tmp_path: Path) -> None:
         "nan",
         {
             "a": {
+                "task": "closed_set",
+                "metrics": {"miou": math.nan, "pixel_accuracy": 0.5, "ece": 0.25},
                 "x": math.nan,
                 "y": [math.inf, -math.inf, 1.5],
                 "z": np.float32(0.5),

@@ -305,7 +305,7 @@ def test_refusals():
     with pytest.raises(FloatingPointError, match="diverged"):
         em.step(torch.full((3, 4), float("nan")), torch.tensor([0, 1, 2]))
     assert em.mixture.means.isfinite().all()
-    with pytest.raises(ValueError, match="queue or statistics"):
+    with pytest.raises(ValueError, match="memory must be one of queue, statistics"):
         EMSettings(memory="ring")
     with pytest.raises(ValueError, match="mean_momentum"):
         EMSettings(mean_momentum=1.0)

@@ -126,7 +126,7 @@ def test_presets_are_the_three_forms_of_the_method() -> None:
 def test_refusals() -> None:
     with pytest.raises(ValueError, match=r"unknown projection 'cosine'.*linear"):
         make_projection("cosine", F, D)
-    with pytest.raises(ValueError, match="unknown kind"):
+    with pytest.raises(ValueError, match="kind must be one of gmm, softmax"):
         HeadSettings(kind="svm")
-    with pytest.raises(ValueError, match="unknown link"):
+    with pytest.raises(ValueError, match="link must be one of bayes, class_norm, affine"):
         make_head(HeadSettings(link="probit"), F, C)

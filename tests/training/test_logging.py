@@ -6,6 +6,7 @@ import json
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from gmmseg.report.logs import read_log
 from gmmseg.training.logging import RunLog
 
 
@@ -18,6 +19,14 @@ def test_every_entry_is_a_line(tmp_path):
     assert [(line["step"], line["kind"]) for line in lines] == [(3, "train"), (4, "validation")]
     assert lines[0]["em"] == {"occupancy": 1.0}
     assert not (tmp_path / "tensorboard").exists()
+
+
+def test_a_half_written_line_does_not_swallow_the_next(tmp_path):
+    (tmp_path / "log.jsonl").write_text('{"step": 1, "kind": "train"}\n{"step": 2, "ki')
+    log = RunLog(tmp_path, 10, 2, tensorboard=False, active=True)
+    log.entry(3, "train", {"loss": 0.5})
+    log.close()
+    assert [record["step"] for record in read_log(tmp_path / "log.jsonl")] == [1, 3]
 
 
 def test_tensorboard_holds_the_same_numbers(tmp_path):

@@ -65,8 +65,10 @@ def road_anomaly(root: Path, split: str) -> Listing:
         raise DataError(f"{path}: missing; ROOT must be the folder that holds frame_list.json and frames")
     try:
         frames = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(f"{path}: is not valid JSON ({error}); fetch it again") from error
+    if not isinstance(frames, list) or not all(isinstance(frame, str) and frame for frame in frames):
+        raise DataError(f"{path}: must be a list of file names; fetch it again")
     listing = Listing()
     for frame in frames:
         image = root / "frames" / frame

@@ -62,10 +62,9 @@ def open_dataset(name: str, root: str | Path | None, split: str | None = None) -
     chosen = _chosen(name, split, layout.splits(folder), layout.label_space is None)
     listing = layout.listing(folder, chosen)
     if listing.problems:
-        shown = "\n  ".join(listing.problems[:5])
         raise DataError(
-            f"{name}, split {chosen!r} under {folder}: {len(listing.problems)} problems, such as\n  {shown}\n"
-            f"`gmmseg data check {name} {folder}` lists all of them"
+            f"{name}, split {chosen!r} under {folder}: {len(listing.problems)} problems, such as "
+            f"{'; '.join(listing.problems[:3])}; `gmmseg data check {name} {folder}` lists all of them"
         )
     if not listing.pairs:
         doc = (layout.listing.__doc__ or "").strip()

@@ -9,7 +9,7 @@ import numpy as np
 
 from gmmseg.data.catalog import Layout, find_layout, find_root
 from gmmseg.data.files import DataError, read_ids, read_image
-from gmmseg.data.paired import Pair
+from gmmseg.data.paired import NOTHING_LABELLED, Pair
 
 Progress = Callable[[int, int], None]
 SHOWN = 40
@@ -121,6 +121,8 @@ def check_dataset(name: str, root: str | Path, progress: Progress | None = None)
             done += 1
             if progress:
                 progress(done, total)
+        if listing.pairs and not judged.pixels.any() and not judged.problems:
+            judged.problems.append(f"{folder}, split {split}: {NOTHING_LABELLED}")
         report.splits[split] = judged
     if not report.splits:
         report.problems.append(f"{folder}: no images found; expected {_expectation(layout)}")

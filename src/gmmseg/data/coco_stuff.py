@@ -46,15 +46,15 @@ def read_mat(path: Path) -> np.ndarray:
 
     try:
         fields = loadmat(path, variable_names=["S"])
+        raw = np.asarray(fields["S"]) if "S" in fields else None
+        inside = None if raw is None else raw.astype(np.int64).clip(0, 255)
     except Exception as error:  # a damaged file makes the reader fail in a dozen ways
         raise DataError(f"{path}: cannot be read as a .mat file ({error}); fetch it again") from error
-    if "S" not in fields:
-        raise DataError(f"{path}: has no field S; is it a COCO-Stuff 10k annotation?")
-    raw = np.asarray(fields["S"])
+    if raw is None or inside is None or raw.ndim != 2:
+        raise DataError(f"{path}: has no field S (h w); is it a COCO-Stuff 10k annotation?")
     table = np.full(256, 255, np.uint8)
     for raw_id, stored in stored_ids().items():
         table[raw_id] = stored
-    inside = raw.astype(np.int64).clip(0, 255)
     wrong = raw[(table[inside] == 255) | (inside != raw)]
     if wrong.size:
         values = ", ".join(str(value) for value in np.unique(wrong)[:8])
@@ -78,4 +78,11 @@ def _convert_pair(raw: Path, output: Path, folder: str, name: str) -> None:
 def _names(path: Path) -> list[str]:
     if not path.is_file():
         raise DataError(f"{path}: missing; ROOT must be the unpacked COCO-Stuff 10k v1.1 release")
-    return [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    try:
+        names = [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: is not UTF-8 text ({error}); fetch it again") from error
+    odd = [name for name in names if Path(name).name != name]
+    if odd:
+        raise DataError(f"{path}: names files outside the release, such as {odd[0]!r}; fetch it again")
+    return names

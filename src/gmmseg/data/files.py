@@ -17,6 +17,7 @@ class DataError(ValueError):
 
 def read_image(path: Path) -> np.ndarray:
     """RGB image (h w 3) uint8, read as prediction reads it: upright, 16 bits and floats scaled to 8 bits."""
+    refuse_odd_file(path)
     try:
         return images.read_image(path, max_pixels=MAX_PIXELS)
     except (ImageError, OSError) as error:
@@ -26,17 +27,28 @@ def read_image(path: Path) -> np.ndarray:
 
 def read_ids(path: Path) -> np.ndarray:
     """Label ids (h w), integers as stored: palette images give their indices."""
+    refuse_odd_file(path)
     try:
         with open_image(path, max_pixels=MAX_PIXELS) as file:
             bands, ids = file.getbands(), np.array(file)
-    except (OSError, SyntaxError, ValueError) as error:
+    except Exception as error:  # decoders fail in every way there is
         raise DataError(f"{path}: cannot be read as a label image ({error}); replace or remove it") from error
     if len(bands) != 1:
         raise DataError(
             f"{path}: has {len(bands)} channels {''.join(bands)}; label files hold one id per pixel, "
             "not colours: store them as single-channel PNG"
         )
+    if not np.issubdtype(ids.dtype, np.integer) and ids.dtype != bool:
+        raise DataError(
+            f"{path}: holds {ids.dtype}, numbers with a fraction; label files hold whole ids: use PNG"
+        )
     return ids.astype(np.uint8) if ids.dtype == bool else ids
+
+
+def refuse_odd_file(path: Path) -> None:
+    """Only a regular file is read: a pipe or a device would be waited for without end."""
+    if not path.is_file():
+        raise DataError(f"{path}: cannot be read, there is no regular file here; replace or remove it")
 
 
 def list_images(folder: Path) -> list[Path]:

@@ -106,11 +106,18 @@ def folder_label_space(root: Path) -> LabelSpace:
         raise DataError(
             f"{path}: missing; write the class names into it, one a line, in the order of their ids"
         )
-    names = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
+    try:
+        names = [line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines()]
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: is not UTF-8 text ({error}); save it as UTF-8") from error
     while names and not names[-1]:
         names.pop()
     if not names or not all(names) or len(set(names)) < len(names):
         raise DataError(f"{path}: must hold one different class name on every line, without empty lines")
+    if not all(name.isprintable() for name in names):
+        raise DataError(f"{path}: holds control characters; class names are plain text, one on every line")
+    if len(names) > IGNORE:
+        raise DataError(f"{path}: {len(names)} names; at most {IGNORE} classes fit beside the ignore label")
     return LabelSpace(tuple(names), distinct_colours(len(names)))
 
 

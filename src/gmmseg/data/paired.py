@@ -12,6 +12,10 @@ from gmmseg.data.files import DataError, read_ids, read_image
 from gmmseg.data.sample import Sample
 from gmmseg.labels import LabelSpace
 
+NOTHING_LABELLED = (
+    "no pixel has a label, all are to be ignored; label some, or correct the ids the label files hold"
+)
+
 
 @dataclass(frozen=True)
 class Pair:

@@ -17,6 +17,7 @@ from gmmseg.evaluation.components import ComponentMetrics
 from gmmseg.evaluation.confusion import ConfusionMatrix
 from gmmseg.evaluation.detection import AnomalyCurve
 from gmmseg.evaluation.pooled import EvaluationError
+from gmmseg.evaluation.results_fault import results_fault
 
 FORMAT = 1
 _CURVE_POINTS = 200  # enough to draw a smooth line
@@ -62,7 +63,7 @@ def closed_set_entry(
         "metrics": {key: figures[key] for key in ("miou", "pixel_accuracy", "mean_accuracy")},
         "classes": {
             name: {"iou": iou, "accuracy": accuracy}
-            for name, iou, accuracy in zip(classes, figures["iou"], figures["accuracy"])
+            for name, iou, accuracy in zip(classes, *(_each(figures[key]) for key in ("iou", "accuracy")))
         },
         **seen,
         "protocol": CLOSED_SET_PROTOCOL,
@@ -73,6 +74,11 @@ def closed_set_entry(
     if as_trained is not None:
         entry["metrics"]["ece_as_trained"] = plain(as_trained.compute()["ece"])
     return entry
+
+
+def _each(values: list[float] | float) -> list[float]:
+    """One value per class; torchmetrics makes a single number of the values of one class."""
+    return values if isinstance(values, list) else [values]
 
 
 def anomaly_entry(
@@ -154,15 +160,20 @@ def load_results(path: str | Path) -> dict[str, Any]:
     """Results as they were written; a folder stands for the results.json in it."""
     path = Path(path)
     path = path / "results.json" if path.is_dir() else path
+    if not path.is_file():
+        raise EvaluationError(f"{path}: no such results file; write one with `gmmseg evaluate`")
     try:
         results = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise EvaluationError(f"{path}: no such results file; write one with `gmmseg evaluate`") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise EvaluationError(f"{path}: not JSON ({error}); write it again with `gmmseg evaluate`") from error
-    if not isinstance(results, dict) or results.get("format") != FORMAT or "sets" not in results:
+    known = isinstance(results, dict) and type(results.get("format")) is int and results["format"] == FORMAT
+    if not known or "sets" not in results:
         raise EvaluationError(f"{path}: not a results file of format {FORMAT}; write it again")
-    return _decoded(results)
+    results = _decoded(results)
+    fault = results_fault(results)
+    if fault:
+        raise EvaluationError(f"{path}: {fault}; write it again with `gmmseg evaluate`")
+    return results
 
 
 _NON_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}

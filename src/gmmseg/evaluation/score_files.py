@@ -1,5 +1,6 @@
 """Other people's saved score maps: read, paired with masks by name, and evaluated with the same code."""
 
+import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,37 +18,53 @@ SCORE_SUFFIXES = (".npy", ".npz", ".png", ".h5", ".hdf5")
 MASK_ENDINGS = ("_labels_semantic", "_labels", "_mask", "_gt")
 """What data sets append to an image's name for its mask; taken off before pairing."""
 
+MOST_PIXELS = 200_000_000
+"""Pixels of a score map; Pillow stops at about as many."""
 MASK_VALUES = {0: 0, 1: 1, IGNORE: IGNORE}
 Progress = Callable[[int, int, str], None]
 
 
 def read_scores(path: Path) -> np.ndarray:
     """The score map (h w) of a file, in the type it was saved in."""
-    _refuse_pipes(path)
-    try:
-        scores = _READERS[path.suffix.lower()](path)
-    except KeyError:
+    read = _READERS.get(path.suffix.lower())
+    if read is None:
         known = ", ".join(SCORE_SUFFIXES)
-        raise EvaluationError(f"{path}: unknown kind of score file; there are {known}") from None
-    except (OSError, ValueError, EOFError) as error:
-        if isinstance(error, EvaluationError):
-            raise
-        raise EvaluationError(f"{path}: cannot be read as a score map ({error})") from error
-    scores = np.squeeze(scores)
-    if scores.ndim != 2:
+        raise EvaluationError(f"{path}: unknown kind of score file; there are {known}")
+    _refuse_odd_file(path)
+    try:
+        scores = np.squeeze(read(path))
+    except EvaluationError:
+        raise
+    except Exception as error:  # readers of broken files fail in every way there is
+        raise EvaluationError(f"{path}: cannot be read as a score map ({error}); save it again") from error
+    if scores.ndim != 2 or not scores.size:
         raise EvaluationError(f"{path}: a score map has two axes (h w), this one has shape {scores.shape}")
+    if not (np.issubdtype(scores.dtype, np.floating) or np.issubdtype(scores.dtype, np.integer)):
+        raise EvaluationError(f"{path}: scores are numbers, this map holds {scores.dtype}")
     return scores
 
 
-def _refuse_pipes(path: Path) -> None:
-    """Reading a pipe would wait for ever."""
+def _refuse_odd_file(path: Path) -> None:
+    """Only a regular file is read: a pipe or a device would be waited for without end."""
     if not path.is_file():
-        raise EvaluationError(f"{path}: no such file; scores and masks are regular files")
+        raise EvaluationError(f"{path}: there is no regular file here; replace or remove it")
+
+
+def _read_npy(path: Path) -> np.ndarray:
+    return np.array(np.load(path, mmap_mode="r", allow_pickle=False))  # mapped: no memory for a false size
 
 
 def _read_npz(path: Path) -> np.ndarray:
+    with zipfile.ZipFile(path) as archive:
+        _refuse_large(path, max((entry.file_size for entry in archive.infolist()), default=0) // 8)
     with np.load(path, allow_pickle=False) as archive:
         return archive[_only(path, list(archive.files))]
+
+
+def _refuse_large(path: Path, pixels: int) -> None:
+    """A few bytes of a packed file may unpack to more than memory holds."""
+    if pixels > MOST_PIXELS:
+        raise EvaluationError(f"{path}: {pixels} pixels, at most {MOST_PIXELS} are read; save it in parts")
 
 
 def _read_hdf5(path: Path) -> np.ndarray:
@@ -56,7 +73,16 @@ def _read_hdf5(path: Path) -> np.ndarray:
     except ImportError:
         raise EvaluationError(f"{path}: reading HDF5 needs h5py: pip install 'gmmseg[hdf5]'") from None
     with h5py.File(path, "r") as file:
-        return np.asarray(file[_only(path, [name for name in file if isinstance(file[name], h5py.Dataset)])])
+        links = {name: file.get(name, getlink=True) for name in file}
+        inside = [name for name, link in links.items() if isinstance(link, h5py.HardLink)]
+        maps = [name for name in inside if isinstance(file[name], h5py.Dataset)]
+        chosen = file[_only(path, maps + [name for name in links if name not in inside])]
+        if not isinstance(chosen, h5py.Dataset) or chosen.external or chosen.is_virtual or not inside:
+            raise EvaluationError(
+                f"{path}: its scores lie in another file; save the numbers themselves into this one"
+            )
+        _refuse_large(path, chosen.size)
+        return np.asarray(chosen)
 
 
 def _read_png(path: Path) -> np.ndarray:
@@ -77,7 +103,7 @@ def _only(path: Path, names: list[str]) -> str:
 
 
 _READERS: dict[str, Callable[[Path], np.ndarray]] = {
-    ".npy": lambda path: np.load(path, allow_pickle=False),
+    ".npy": _read_npy,
     ".npz": _read_npz,
     ".png": _read_png,
     ".h5": _read_hdf5,
@@ -87,13 +113,16 @@ _READERS: dict[str, Callable[[Path], np.ndarray]] = {
 
 def read_mask(path: Path, values: Mapping[int, int] = MASK_VALUES) -> np.ndarray:
     """The mask (h w) uint8 of 0, 1 and IGNORE; ``values`` says what the file's own values stand for."""
+    _refuse_odd_file(path)
     try:
         with open_image(path) as image:
             raw = np.asarray(image)
-    except (OSError, ValueError) as error:
-        raise EvaluationError(f"{path}: cannot be read as a mask ({error})") from error
+    except Exception as error:  # decoders fail in every way there is
+        raise EvaluationError(f"{path}: cannot be read as a mask ({error}); save it again") from error
     if raw.ndim != 2:
         raise EvaluationError(f"{path}: a mask has one channel, this image has shape {raw.shape}")
+    if np.issubdtype(raw.dtype, np.floating):
+        raise EvaluationError(f"{path}: a mask holds whole numbers, this one {raw.dtype}; save it as PNG")
     odd = sorted({int(value) for value in np.unique(raw)} - set(values))
     if odd:
         raise EvaluationError(f"{path}: mask values {odd[:8]} are not defined; defined are {sorted(values)}")

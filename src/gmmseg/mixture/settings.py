@@ -1,15 +1,18 @@
 """Every choice of the generative step as data, and the three named sets of choices."""
 
 from dataclasses import dataclass, replace
+from typing import Literal
+
+from gmmseg.bounds import Count, CountOrNone, Kept, NotNegative, Positive, Share, check_bounds
 
 
 @dataclass(frozen=True)
 class EMSettings:
     """The bare defaults are the paper's choices; `PRESETS` names them, the reference code's and ours."""
 
-    samples_per_class: int = 100
+    samples_per_class: Count = 100
     """Which points: at most this many labelled ones of a class from each image are assigned and used."""
-    samples_per_component: int | None = None
+    samples_per_component: Count | None = None
     """Instead: all labelled points are assigned, and at most this many of each component, evenly spaced in
     the order of the global batch, are used."""
     correct_only: bool = False
@@ -19,53 +22,53 @@ class EMSettings:
     """E-step: equipartition by Sinkhorn; otherwise the independent responsibilities of plain EM."""
     hard: bool = False
     """Each point wholly to one component."""
-    epsilon: float = 0.05
+    epsilon: Positive = 0.05
     """Entropy of the balanced assignment, in nats of log density (or, with scale_cost, relative)."""
-    tolerance: float | None = 0.01
+    tolerance: Positive | None = 0.01
     """Balance until every component's share is even to this part; None: a fixed number of iterations."""
-    iterations: int = 50
+    iterations: Count = 50
     """Iterations of the balanced assignment, at most."""
     scale_cost: bool = False
     """Divide the cost by its largest magnitude in the class before the balanced assignment."""
     centre_cost: bool = True
     """Subtract each point's largest log density first; matters to a fixed number of iterations alone."""
-    loops: int = 1
+    loops: Count = 1
     """E and M steps per iteration on the same points, each with the momentum."""
 
-    memory: str = "queue"
+    memory: Literal["queue", "statistics"] = "queue"
     """``queue``: the last memory_size points per component; ``statistics``: moments, forgotten by decay."""
-    memory_size: int = 32_000
+    memory_size: CountOrNone = 32_000
     """Points per (class, component) in the queue; 0 means no memory."""
     memory_float16: bool = False
     """Store the queue in half precision."""
-    decay: float = 0.99
+    decay: Kept = 0.99
     """Statistics: what is kept of a class's moments each time a batch holds that class, at full pace."""
     anneal: bool = False
     """Forget (statistics, spread) at the ``pace`` that `OnlineEM.step` is told; the trainer tells how much is
     left of its learning rate."""
 
-    update_every: int = 1
+    update_every: Count = 1
     """M-step: steps from one update to the next, the first step being one; points are remembered in every
     step."""
     batch_in_update: bool = True
     """Update from memory and batch; otherwise from the memory alone, the batch already in it."""
-    mean_momentum: float = 0.999
+    mean_momentum: Kept = 0.999
     """What is kept of the old mean (and, in plain EM, of the old component weight) in an update."""
-    variance_momentum: float = 0.999
+    variance_momentum: Kept = 0.999
     """What is kept of the old variance in an update."""
     warm_momentum: bool = True
     """Let a component's momentum grow from zero, as 1 - 1/updates, so that its random start is not
     remembered; 0.999 is reached, and stays, after 1,000 updates."""
-    variance_offset: float = 0.0
+    variance_offset: NotNegative = 0.0
     """Added to each variance."""
-    variance_floor: float = 1e-4
+    variance_floor: NotNegative = 1e-4
     """Least variance."""
-    relative_floor: float = 0.0
+    relative_floor: Share = 0.0
     """Least variance as a share of the mean variance of all components."""
 
-    spread_decay: float = 0.95
+    spread_decay: Kept = 0.95
     """Whitened mixtures: what each batch leaves of the covariance within classes, at full pace."""
-    spread_shrinkage: float = 0.1
+    spread_shrinkage: Positive = 0.1
     """Whitened mixtures: share of the mean variance added in all directions before whitening."""
 
     estimate_prior: bool = False
@@ -74,17 +77,7 @@ class EMSettings:
     """Move collapsed or starved components to a fresh point of their class."""
 
     def __post_init__(self) -> None:
-        if self.memory not in ("queue", "statistics"):
-            raise ValueError(f"unknown memory {self.memory!r}: choose queue or statistics")
-        for name in ("samples_per_class", "iterations", "loops", "update_every"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        for name in ("mean_momentum", "variance_momentum", "decay", "spread_decay"):
-            if not 0.0 <= getattr(self, name) < 1.0:
-                raise ValueError(f"{name} must lie in [0, 1), got {getattr(self, name)}")
-        for name in ("epsilon", "spread_shrinkage", "tolerance"):
-            if getattr(self, name) is not None and getattr(self, name) <= 0:
-                raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
+        check_bounds(self)
 
 
 PAPER = EMSettings()

@@ -3,10 +3,10 @@
 import hashlib
 import json
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import torch
 from safetensors import safe_open
@@ -15,11 +15,23 @@ from torch import Tensor
 
 import gmmseg
 from gmmseg.atomic import write_bytes
+from gmmseg.bounds import Ge, Le, Positive, broken_rule, shown
+from gmmseg.labels import IGNORE
 from gmmseg.models.weights import WeightsError, read_weights
 
 if TYPE_CHECKING:
     from gmmseg.models.segmenter import Segmenter
 
+Byte = Annotated[int, Ge(0), Le(255)]
+ClassCount = Annotated[int, Ge(1), Le(IGNORE)]
+_KINDS: dict[str, Any] = {
+    "recipe": dict | None,
+    "label_names": tuple[str, ...] | None,
+    "colours": tuple[tuple[Byte, Byte, Byte], ...] | None,
+    "threshold": float | None,
+    "temperature": Positive,
+    "typical": tuple[float, ...] | None,
+}
 CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
 FORMAT = 1
 CHECKSUM = "sha256"
@@ -81,9 +93,9 @@ def read_config(folder: Path) -> dict[str, Any]:
             f"{path} is missing: a segmenter is a folder with {CONFIG_FILE} and {WEIGHTS_FILE}"
         )
     try:
-        config = json.loads(path.read_text())
-    except json.JSONDecodeError as error:
-        raise WeightsError(f"{path}: not valid JSON ({error})") from error
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise WeightsError(f"{path}: not valid JSON ({error}); fetch or write it again") from error
     if not isinstance(config, dict) or config.get("library") != "gmmseg":
         raise WeightsError(
             f"{path}: not the configuration of a gmmseg segmenter; to use another library's model, "
@@ -93,7 +105,37 @@ def read_config(folder: Path) -> dict[str, Any]:
         raise WeightsError(
             f"{path}: format {config.get('format')}, this version of gmmseg reads format {FORMAT}"
         )
+    fault = next(_faults(config), None)
+    if fault:
+        raise WeightsError(f"{path}: {fault}; fetch or write it again")
     return config
+
+
+def _faults(config: dict[str, Any]) -> Iterator[str]:
+    """What is missing or of the wrong kind in a configuration of the present format."""
+    missing = [
+        key for key in ("num_classes", "recipe", "label_names", "colours", "threshold") if key not in config
+    ]
+    if missing:
+        yield f"without {', '.join(missing)}"
+        return
+    classes = config["num_classes"]
+    if broken_rule(classes, ClassCount):
+        yield f"num_classes {broken_rule(classes, ClassCount)}, got {shown(classes)}"
+        return
+    # These two are missing in weights written before there were any.
+    filled = {"temperature": 1.0, "typical": None, **config}
+    for key, kind in _KINDS.items():
+        value = _tuples(filled[key])
+        fault = broken_rule(value, kind)
+        if fault:
+            yield f"{key} {fault}, got {shown(value)}"
+        elif isinstance(value, tuple) and value and len(value) != classes:
+            yield f"{key} has {len(value)} entries for {classes} classes"
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
 def read_state(segmenter: "Segmenter", folder: Path) -> None:

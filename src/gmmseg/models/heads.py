@@ -1,10 +1,12 @@
 """Classifiers on features: the generative head and its honest twin, a softmax classifier."""
 
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from gmmseg.bounds import Count, Positive, check_bounds
 from gmmseg.mixture import ClassMixture, DiscriminativeMixture, make_link
 from gmmseg.mixture.whitening import on_sphere
 from gmmseg.models.outputs import SegmenterOutput
@@ -21,22 +23,21 @@ class HeadSettings:
     trains the mixtures by gradient (an ablation).
     """
 
-    kind: str = "gmm"
-    components: int = 5
-    dim: int = 64
-    projection: str = "whitened"
-    link: str = "affine"
-    temperature: float = 0.3
+    kind: Literal["gmm", "softmax"] = "gmm"
+    components: Count = 5
+    dim: Count = 64
+    projection: Literal["none", "linear", "l2", "whitened", "pole", "reference"] = "whitened"
+    link: Literal["bayes", "class_norm", "affine"] = "affine"
+    temperature: Positive = 0.3
     winner: bool = False
     discriminative: bool = False
 
     def __post_init__(self) -> None:
-        if self.kind not in ("gmm", "softmax"):
-            raise ValueError(f"unknown kind of head {self.kind!r}: choose gmm or softmax")
+        check_bounds(self)
         if self.discriminative and self.projection == "whitened":
             raise ValueError("only EM whitens points, and a discriminative mixture has none: choose pole")
-        if self.temperature <= 0:
-            raise ValueError(f"the link's temperature must be positive, got {self.temperature}")
+        if self.dim < 2 and self.projection in ("whitened", "pole"):
+            raise ValueError(f"dim must be at least 2 with the projection {self.projection}, got {self.dim}")
 
 
 HEAD_PRESETS = {

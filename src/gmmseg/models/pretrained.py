@@ -32,7 +32,7 @@ def from_pretrained(folder: str | Path, *, architecture: nn.Module | None = None
     place = _local(folder)
     config = read_config(place)
     with offline():
-        segmenter = _rebuild(config["recipe"], architecture, place)
+        segmenter = _built(config, architecture, place)
     if segmenter.num_classes != config["num_classes"]:
         raise WeightsError(
             f"{place}: {config['num_classes']} classes, the architecture has {segmenter.num_classes}"
@@ -62,6 +62,20 @@ def _local(folder: str | Path) -> Path:
     if not Path(folder).is_dir():
         raise FileNotFoundError(f"{folder}: no such folder; a name on the hub is written {PREFIX}owner/name")
     return Path(folder)
+
+
+def _built(config: dict[str, Any], architecture: nn.Module | None, place: Path) -> Segmenter:
+    """`_rebuild`, with a recipe that is damaged or of somebody else's making refused by the file's name."""
+    try:
+        return _rebuild(config["recipe"], architecture, place)
+    except (WeightsError, ImportError, OSError):
+        raise
+    except Exception as error:  # a recipe is read by the builders of four libraries
+        missing = "it has no key " if isinstance(error, KeyError) else ""
+        raise WeightsError(
+            f"{place / CONFIG_FILE}: no network can be built from its recipe: {missing}{error}; "
+            "fetch or write it again"
+        ) from error
 
 
 def _rebuild(recipe: dict[str, Any] | None, architecture: nn.Module | None, place: Path) -> Segmenter:

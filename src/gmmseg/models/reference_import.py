@@ -55,9 +55,18 @@ def import_reference(path: str | Path) -> Segmenter:
     Its evidence is the best log density of each class, without component weights, as in that project: the
     log weights are zero. Its standard deviations become variances, its means are brought to unit length.
     """
-    state = read_weights(path)
-    recipe = _recipe(state, path)
-    segmenter = build_reference(recipe)
+    try:
+        return _import(read_weights(path), path)
+    except (WeightsError, ImportError, OSError):
+        raise
+    except Exception as error:  # tensors of shapes that no such network has
+        raise WeightsError(
+            f"{path}: not a checkpoint of the reference project's SegFormer ({error}); fetch it again"
+        ) from error
+
+
+def _import(state: dict[str, Tensor], path: str | Path) -> Segmenter:
+    segmenter = build_reference(_recipe(state, path))
     features, head = segmenter.features, segmenter.head
     assert isinstance(features, ReferenceSegformerFeatures)
     assert isinstance(head, GMMHead)

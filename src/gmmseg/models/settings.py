@@ -2,22 +2,22 @@
 
 from dataclasses import dataclass
 
+from gmmseg.bounds import SideOrNone, check_bounds
+
 
 @dataclass(frozen=True)
 class InferenceSettings:
     """Whole images or square windows, at what size; the same for validation, evaluation and prediction."""
 
-    short_side: int | None = None
+    short_side: SideOrNone | None = None
     """Images are resized to this shorter side, keeping their aspect; predictions are of their own size."""
-    window: int | None = None
+    window: SideOrNone | None = None
     """Side of the windows; None: the whole image."""
-    stride: int | None = None
+    stride: SideOrNone | None = None
     """How far apart windows are; None: three quarters of the window."""
 
     def __post_init__(self) -> None:
-        for name, value in vars(self).items():
-            if value is not None and (not isinstance(value, int) or value < 0):
-                raise ValueError(f"inference.{name} is {value!r}: give a number of pixels, or 0 for none")
+        check_bounds(self)
 
     def override(
         self, short_side: int | None = None, window: int | None = None, stride: int | None = None

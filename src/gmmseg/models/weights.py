@@ -1,16 +1,20 @@
 """Weights from files, read safely, and never loaded in part without saying so."""
 
 import pickle
+import re
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
 PREFIXES = ("module.", "backbone.", "model.", "segformer.", "features.backbone.")
+
+
+_FOREIGN = re.compile(r"Unsupported (global|class)|was not an allowed global", re.IGNORECASE)
+"""What torch says of a pickle that names functions or classes of its own."""
 
 
 class WeightsError(ValueError):
@@ -22,6 +26,8 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
     path = Path(path)
     if not path.is_file():
         raise WeightsError(f"{path}: no such file of weights")
+    if not path.stat().st_size:
+        raise WeightsError(f"{path}: empty, not a file of weights; fetch it again")
     state = _read_safetensors(path) if path.suffix == ".safetensors" else read_pickle(path)
     for wrapper in ("state_dict", "model"):  # the usual boxes that training scripts put weights into
         if isinstance(state.get(wrapper), Mapping):
@@ -32,7 +38,7 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
 def _read_safetensors(path: Path) -> dict:
     try:
         return load_file(path)
-    except (SafetensorError, OSError) as error:
+    except Exception as error:  # its own kind, and others for numbers that overflow or names that are no text
         raise WeightsError(
             f"{path}: not a whole safetensors file ({error}); fetch or write it again"
         ) from error
@@ -42,13 +48,13 @@ def read_pickle(path: Path) -> dict:
     """The dict in a torch.save file, tensors and plain values only."""
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        raise WeightsError(
-            f"{path}: refused, it holds more than tensors and plain values, and loading it would run code. "
-            "Convert it to safetensors where you trust it"
-        ) from error
-    except (RuntimeError, EOFError, OSError) as error:
-        raise WeightsError(f"{path}: not a whole file of weights ({error})") from error
+    except Exception as error:  # torch raises half a dozen kinds for broken files
+        if isinstance(error, pickle.UnpicklingError) and _FOREIGN.search(str(error)):
+            raise WeightsError(
+                f"{path}: refused, it holds more than tensors and plain values, and loading it would run "
+                "code. Convert it to safetensors where you trust it"
+            ) from error
+        raise WeightsError(f"{path}: not a whole file of weights; fetch it again") from error
     if not isinstance(state, dict):
         raise WeightsError(f"{path}: expected a dict of tensors, found {type(state).__name__}")
     return state

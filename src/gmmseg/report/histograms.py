@@ -8,19 +8,19 @@ import numpy as np
 _RATES = {"known": "fpr", "unknown": "tpr"}
 
 
-def histogram_from_curve(curve: Mapping[str, Any], bins: int = 60) -> dict[str, np.ndarray]:
+def histogram_from_curve(curve: Mapping[str, Any], bins: int = 60) -> dict[str, np.ndarray] | None:
     """What `plots.score_histogram` takes, from {"thresholds", "fpr", "tpr"} over falling thresholds.
 
     At a threshold the false positive rate is the share of known pixels at or above it, and the true positive
     rate that of unknown ones. ``edges`` (bins + 1) span all but the outermost 0.2 % of either;
-    ``known`` and ``unknown`` (bins) are shares.
+    ``known`` and ``unknown`` (bins) are shares. None for a curve without two different finite thresholds.
     """
     thresholds = np.asarray(curve["thresholds"], dtype=float)
     finite = np.isfinite(thresholds)
     rising = thresholds[finite][::-1]
     above = {kind: np.asarray(curve[rate], dtype=float)[finite][::-1] for kind, rate in _RATES.items()}
     if len(rising) < 2 or rising[0] == rising[-1]:
-        raise ValueError("a histogram needs a curve with at least two different finite thresholds")
+        return None
     inner = np.concatenate([rising[(share > 0.002) & (share < 0.998)] for share in above.values()])
     span = inner if len(inner) > 1 and np.ptp(inner) > 0 else rising
     edges = np.linspace(span.min(), span.max(), bins + 1)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from gmmseg.printable import printable
 from gmmseg.report.projection import main_plane, most_frequent
 from gmmseg.report.sections import Figure
 
@@ -53,7 +54,7 @@ def reliability_diagram(tables: Mapping[str, Curve]) -> Figure:
         confidence, accuracy, share = _filled_bins(table)
         error = float((share * np.abs(confidence - accuracy)).sum())
         errors.append(f"{name} {error:.1%}")
-        above.plot(confidence, accuracy, "o", label=f"{name}, ECE {error:.1%}", **_series(i))
+        above.plot(confidence, accuracy, "o", label=f"{_label(name)}, ECE {error:.1%}", **_series(i))
         below.plot(confidence, share, "o", **_series(i))
     above.set(ylabel="accuracy", xlim=(0, 1), ylim=(0, 1))
     below.set(xlabel="confidence", ylabel="pixels", yscale="log")
@@ -113,7 +114,7 @@ def score_histogram(name: str, histogram: Curve, threshold: float | None = None)
         axes.stairs(density, edges, color=colour, linewidth=1.4, label=f"{label} pixels")
     if threshold is not None:
         axes.axvline(threshold, color=_INK, linewidth=1, linestyle="--", label="threshold")
-    axes.set(xlabel=f"{name} (higher = stranger)", ylabel="density")
+    axes.set(xlabel=f"{_label(name)} (higher = stranger)", ylabel="density")
     axes.set_yticks([])
     _legend(drawing, axes)
     return _figure(drawing, f"Histogram of the score {name} over known and unknown pixels.", name)
@@ -130,7 +131,7 @@ def training_curve(runs: Mapping[str, Records], key: str, label: str = "", *, st
         steps, values = _logged(records, key, step)
         if len(steps):
             marker = "o" if len(steps) < 25 else ""
-            axes.plot(steps, values, marker=marker, label=name, **_series(i))
+            axes.plot(steps, values, marker=marker, label=_label(name), **_series(i))
     axes.set(xlabel=step)
     _legend(drawing, axes)
     label = label or key.replace("_", " ").replace("/", ": ")
@@ -173,7 +174,7 @@ def projection(
         _scatter(axes, plane.project(points[labels == index]), color=colour, s=4, alpha=0.3, linewidths=0)
         for outline in plane.outlines(means[index], variances[index]):
             axes.plot(outline[:, 0], outline[:, 1], color=colour, linewidth=1.5)
-        axes.plot([], [], "o", color=colour, label=names[index])
+        axes.plot([], [], "o", color=colour, label=_label(names[index]))
     if unknown is not None and len(unknown):
         strange = plane.project(torch.as_tensor(unknown).float())
         _scatter(axes, strange, color=_UNKNOWN_POINTS, s=12, marker="x", alpha=0.7, linewidths=0.8)
@@ -194,7 +195,8 @@ def _scatter(axes: "Axes", flat: torch.Tensor, **look: Any) -> None:
 
 def _logged(records: Records, key: str, step: str) -> tuple[np.ndarray, np.ndarray]:
     """Steps and values where there are any; of long logs, means over at most 300 stretches."""
-    pairs = [(record[step], record[key]) for record in records if key in record and step in record]
+    pairs = [(record.get(step), record.get(key)) for record in records]
+    pairs = [pair for pair in pairs if all(isinstance(value, int | float) for value in pair)]
     steps, values = np.array(pairs, dtype=float).reshape(-1, 2).T
     if len(steps) <= 300:
         return steps, values
@@ -212,7 +214,14 @@ def _series(index: int) -> dict[str, Any]:
     }
 
 
+def _label(name: str) -> str:
+    """A name as a chart shows it: dollar signs are no mathematics, and a first underscore hides nothing."""
+    text = printable(name).replace("$", r"\$")
+    return "\u200b" + text if text.startswith("_") else text
+
+
 def _with_number(name: str, curve: Curve, key: str) -> str:
+    name = _label(name)
     return f"{name} ({100 * curve[key]:.1f})" if key in curve else name
 
 

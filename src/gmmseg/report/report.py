@@ -23,4 +23,4 @@ class Report:
 
     def write(self, path: Path) -> None:
         """Put the document at ``path``, whole or not at all."""
-        write_bytes(path, self.html().encode())
+        write_bytes(path, self.html().encode("utf-8", "backslashreplace"))

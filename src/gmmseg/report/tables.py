@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
+from gmmseg.printable import printable
+
 QUOTED = "quoted from the paper"
 
 # metric -> (heading, whether higher is better)
@@ -84,7 +86,7 @@ class Comparison:
         body = [
             [
                 _escaped(row[0]),
-                _escaped(_metric(row[1], up=r"$\uparrow$", down=r"$\downarrow$")),
+                _metric(row[1], up=r"$\uparrow$", down=r"$\downarrow$"),
                 *self._cells(row, r"\textbf{{{}}}"),
             ]
             for row in self.rows
@@ -103,11 +105,13 @@ class Comparison:
     def csv(self) -> str:
         """Comma-separated values, in percent with full precision; empty where there is no figure."""
         text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(["set", "metric", *(_heading(column) for column in self.columns)])
+        # Words are quoted, numbers are not.
+        writer = csv.writer(text, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
+        writer.writerow(["set", "metric", *(_no_formula(_heading(column)) for column in self.columns)])
         for row in self.rows:
             figures = [column.figures.get(row) for column in self.columns]
-            writer.writerow([row[0], row[1], *("" if f is None else repr(f.value) for f in figures)])
+            numbers = [None if figure is None else figure.value for figure in figures]
+            writer.writerow([_no_formula(row[0]), row[1], *numbers])
         return text.getvalue()
 
     def _cells(self, row: tuple[str, str], bold: str) -> list[str]:
@@ -220,16 +224,20 @@ def _cell(column: Column, row: tuple[str, str], emphasis: str) -> str:
 
 
 def _piped(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |"
+    return "| " + " | ".join(printable(cell).replace("|", r"\|") for cell in cells) + " |"
+
+
+def _no_formula(text: str) -> str:
+    """``text`` as a cell that spreadsheets take for text, also when it begins like a formula."""
+    return "'" + text if text.lstrip().startswith(("=", "+", "-", "@")) else text
 
 
 def _escaped(text: str) -> str:
-    """``text`` with LaTeX's special characters escaped; arrows in mathematics are left alone."""
-    parts = text.split("$")
-    parts[::2] = [part.translate(_LATEX) for part in parts[::2]]
-    return "$".join(parts)
+    """``text`` with LaTeX's special characters escaped."""
+    return printable(text).translate(_LATEX)
 
 
 _LATEX = str.maketrans(
-    {c: "\\" + c for c in "&%#_{}"} | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}"}
+    {c: "\\" + c for c in "&%#_{}$"}
+    | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
 )

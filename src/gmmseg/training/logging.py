@@ -7,7 +7,8 @@ from typing import Any
 
 from tqdm import tqdm
 
-from gmmseg.atomic import write_bytes
+from gmmseg.atomic import naming, write_bytes
+from gmmseg.printable import printable
 
 
 class RunLog:
@@ -19,8 +20,9 @@ class RunLog:
             return
         folder.mkdir(parents=True, exist_ok=True)
         self.board = _make_board(folder) if tensorboard else None
-        _drop_after(folder / "log.jsonl", start)
-        self.file = (folder / "log.jsonl").open("a", encoding="utf-8")
+        self.path = folder / "log.jsonl"
+        _drop_after(self.path, start)
+        self.file = self.path.open("a", encoding="utf-8")
         self.bar = tqdm(total=steps, initial=start, unit="step", dynamic_ncols=True)
         self.warned: set[str] = set()
 
@@ -29,8 +31,9 @@ class RunLog:
         if not self.active:
             return
         line = {"step": step, "kind": kind, "time": round(time.time(), 3), **numbers}
-        self.file.write(json.dumps(line) + "\n")
-        self.file.flush()
+        with naming(self.path):
+            self.file.write(json.dumps(line) + "\n")
+            self.file.flush()
         if self.board is not None:
             for name, value in numbers.items():
                 if isinstance(value, int | float):
@@ -46,7 +49,7 @@ class RunLog:
         """Say something above the bar, once per ``key``."""
         if self.active and key not in self.warned:
             self.warned.add(key)
-            tqdm.write(f"warning: {message}")
+            tqdm.write(f"warning: {printable(message)}")
 
     def close(self) -> None:
         if self.active:

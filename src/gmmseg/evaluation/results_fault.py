@@ -1,0 +1,100 @@
+"""What is wrong with results that somebody else may have written: every part that tables and reports read."""
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+METRICS = {"closed_set": ("miou", "pixel_accuracy", "ece"), "anomaly": ("auroc", "ap", "fpr95")}
+"""Numbers that a set of each task must hold."""
+PARTS = ("curve", "components", "intervals")
+CURVE = ("thresholds", "fpr", "tpr", "precision")
+RELIABILITY = ("confidence", "accuracy", "count")
+
+
+def results_fault(results: Mapping[str, Any]) -> str | None:
+    """The first thing missing or of the wrong kind in decoded results; None when all is there."""
+    return next(_faults(results), None)
+
+
+def _faults(results: Mapping[str, Any]) -> Iterator[str]:
+    if not isinstance(results.get("name"), str):
+        yield "it has no name"
+    if not isinstance(results.get("sets"), dict):
+        yield "sets is no mapping of data sets"
+        return
+    if not isinstance(results.get("versions", {}), dict):
+        yield "versions is no mapping"
+    for name, entry in results["sets"].items():
+        task = entry.get("task") if isinstance(entry, dict) else None
+        if task == "closed_set":
+            yield from _closed_set_faults(f"sets.{name}", entry)
+        elif task == "anomaly":
+            yield from _anomaly_faults(f"sets.{name}", entry)
+        else:
+            yield f"sets.{name} has no task closed_set or anomaly"
+
+
+def _closed_set_faults(where: str, entry: Mapping[str, Any]) -> Iterator[str]:
+    yield from _number_faults(f"{where}.metrics", entry.get("metrics"), METRICS["closed_set"])
+    if "reliability" in entry:
+        yield from _column_faults(f"{where}.reliability", entry["reliability"], RELIABILITY)
+
+
+def _anomaly_faults(where: str, entry: Mapping[str, Any]) -> Iterator[str]:
+    scores = entry.get("scores")
+    if not isinstance(scores, dict) or not scores:
+        yield f"{where}.scores is no mapping of scores"
+        return
+    for name, score in scores.items():
+        place = f"{where}.scores.{name}"
+        yield from _number_faults(place, score, METRICS["anomaly"], parts=PARTS)
+        if isinstance(score, dict):
+            yield from _part_faults(place, score)
+
+
+def _part_faults(where: str, score: Mapping[str, Any]) -> Iterator[str]:
+    if "curve" in score:
+        yield from _column_faults(f"{where}.curve", score["curve"], CURVE)
+    if "components" in score:
+        yield from _number_faults(f"{where}.components", score["components"], ())
+    intervals = score.get("intervals", {})
+    if not isinstance(intervals, dict) or not all(map(_is_pair, intervals.values())):
+        yield f"{where}.intervals holds something that is no pair of numbers"
+
+
+def _number_faults(
+    where: str, numbers: Any, needed: tuple[str, ...], parts: tuple[str, ...] = ()
+) -> Iterator[str]:
+    """All entries but ``parts`` are numbers, and those ``needed`` are there."""
+    if not isinstance(numbers, dict):
+        yield f"{where} is no mapping of numbers"
+        return
+    yield from (f"{where}.{name} is missing" for name in needed if name not in numbers)
+    for name, value in numbers.items():
+        if name not in parts and not is_number(value):
+            yield f"{where}.{name} is no number"
+
+
+def _column_faults(where: str, table: Any, needed: tuple[str, ...]) -> Iterator[str]:
+    """Lists of numbers, all of one length and not empty."""
+    if not isinstance(table, dict):
+        yield f"{where} is no table"
+        return
+    for name in needed:
+        column = table.get(name)
+        if not isinstance(column, list) or not column or not all(map(is_number, column)):
+            yield f"{where}.{name} is no list of numbers"
+            return
+    if len({len(table[name]) for name in needed}) > 1:
+        yield f"{where} has columns of different lengths"
+
+
+def _is_pair(value: Any) -> bool:
+    return isinstance(value, list) and len(value) == 2 and all(map(is_number, value))
+
+
+def is_number(value: Any) -> bool:
+    """Whether ``value`` is a number that floating point can hold; NaN and infinities are."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return abs(value) < 2**1000
+    return isinstance(value, float) and (not math.isfinite(value) or abs(value) < 1e300)
