@@ -4,6 +4,8 @@ The only module that talks to torch.distributed. With a single process everythin
 callers need not ask.
 """
 
+from collections.abc import Iterable
+
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -56,6 +58,13 @@ def gather_rows(rows: Tensor) -> Tensor:
 def any_process(flag: bool) -> bool:
     """Whether ``flag`` is true on any process: the same answer everywhere, so that all act alike."""
     return bool(sum_over_processes(torch.tensor(int(flag))))
+
+
+def copy_from_main(tensors: Iterable[Tensor]) -> None:
+    """Give ``tensors`` on every process the values they have on process 0, in place."""
+    if several():
+        for tensor in tensors:
+            dist.broadcast(tensor, 0)
 
 
 def wait_for_all() -> None:

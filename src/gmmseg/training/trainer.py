@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from gmmseg.distributed import any_process
+from gmmseg.distributed import any_process, copy_from_main
 from gmmseg.mixture import OnlineEM
 from gmmseg.models import Segmenter, SegmenterOutput
 from gmmseg.models.segmenter import cross_entropy
@@ -255,6 +255,8 @@ class Trainer:
 
     def _validate(self, log: RunLog) -> None:
         assert self.validate is not None
+        # Batch norm's statistics follow the images of each process; those of the main one are exported.
+        copy_from_main(self.exported.buffers())
         numbers = self.validate(self.exported)
         log.entry(self.step, "validation", numbers)
         if numbers.get("score", float("-inf")) > self.best:
