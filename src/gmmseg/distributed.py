@@ -4,6 +4,7 @@ The only module that talks to torch.distributed. With a single process everythin
 callers need not ask.
 """
 
+from collections.abc import Iterable
 from typing import TypeVar
 
 import torch
@@ -84,6 +85,13 @@ def sum_of_those_with_values(values: Tensor | None) -> Tensor | None:
 def any_process(flag: bool) -> bool:
     """Whether ``flag`` is true on any process: the same answer everywhere, so that all act alike."""
     return bool(sum_over_processes(torch.tensor(int(flag))))
+
+
+def copy_from_main(tensors: Iterable[Tensor]) -> None:
+    """Give ``tensors`` on every process the values they have on process 0, in place."""
+    if several():
+        for tensor in tensors:
+            dist.broadcast(tensor, 0)
 
 
 def wait_for_all() -> None:

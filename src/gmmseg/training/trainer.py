@@ -292,6 +292,8 @@ class Trainer:
 
     def _validate(self, log: RunLog) -> None:
         assert self.validate is not None
+        # Batch norm's statistics follow the images of each process; those of the main one are exported.
+        distributed.copy_from_main(self.exported.buffers())
         numbers = self.validate(self.exported)
         log.entry(self.step, "validation", numbers)
         if numbers.get("score", float("-inf")) > self.best:
