@@ -1,5 +1,7 @@
 import os
 import stat
+import subprocess
+import sys
 
 import pytest
 
@@ -40,3 +42,40 @@ def test_a_failure_leaves_the_old_file_and_no_litter(tmp_path, monkeypatch, wher
         write_atomically(path, write)
     assert path.read_bytes() == b"old"
     assert [entry.name for entry in tmp_path.iterdir()] == ["file.bin"]
+
+
+FULL_DISK = """
+import resource, signal
+from pathlib import Path
+import torch
+from safetensors.torch import save_file
+from gmmseg.atomic import naming, write_atomically
+
+def save(path):
+    with naming(path):
+        save_file({{"x": torch.zeros(100_000)}}, path)
+
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (5000, 5000))
+path = Path({folder!r}) / "weights"
+try:
+    {write}
+except OSError as error:
+    print(error)
+"""
+WRITERS = {
+    "bytes": "write_atomically(path, lambda file: file.write(bytes(100_000)))",
+    "torch": "write_atomically(path, lambda file: torch.save({'x': torch.zeros(100_000)}, file))",
+    "safetensors": "save(path)",
+}
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+def test_a_full_disk_is_one_line_with_the_path(tmp_path, writer):
+    """In a process of its own whose files may not grow, which fails like a full disk."""
+    code = FULL_DISK.format(folder=str(tmp_path), write=WRITERS[writer])
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert "weights" in ran.stdout, ran.stderr
+    assert "File too large" in ran.stdout
+    assert len(ran.stdout.splitlines()) == 1
+    assert ran.returncode == 0

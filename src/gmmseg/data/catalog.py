@@ -59,7 +59,7 @@ def open_dataset(name: str, root: str | Path | None, split: str | None = None) -
         chosen = _chosen(name, split, BUILT_IN[name], name == "scenes_anomaly")
         return Scenes(chosen) if name == "scenes" else ScenesAnomaly(chosen)
     layout, folder = find_layout(name), find_root(name, root)
-    chosen = _chosen(name, split, layout.splits(folder), layout.label_space is None)
+    chosen = _chosen(f"{name} in {folder}", split, layout.splits(folder), layout.label_space is None)
     listing = layout.listing(folder, chosen)
     if listing.problems:
         raise DataError(

@@ -248,6 +248,7 @@ def _figure(drawing: "Drawing", alt: str, caption: str) -> Figure:
     """The drawing as SVG with the page's ink; text stays text."""
     import matplotlib
 
+    alt, caption = printable(alt), printable(caption)
     for axes in drawing.axes:
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(color=_INK, alpha=0.12, linewidth=0.7)
