@@ -168,7 +168,7 @@ TRICKY = [r"$\x$", "$$", "a$b", r"\$x$", "_a", "<b>&amp;", "=1+1", "+1", "-1", "
 def test_tricky_names_in_a_report(place, world):
     results = json.loads((world / "results.json").read_text())
     scores = results["sets"]["scores"]["scores"]
-    results["sets"]["scores"]["scores"] = {name: scores["scores"] for name in TRICKY}
+    results["sets"]["scores"]["scores"] = dict.fromkeys(TRICKY, scores["scores"])
     (place / "results.json").write_text(json.dumps(results))
     outcome = invoke("report", "results.json")
     assert outcome.code == 0, outcome.err
