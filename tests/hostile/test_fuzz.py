@@ -1,5 +1,6 @@
 """A fuzzer: files of every kind with bytes, numbers and words changed at random, the same ones in each run."""
 
+import contextlib
 import json
 import os
 import random
@@ -88,6 +89,8 @@ class CheckpointTarget(Target):
         except CheckpointError:
             return
         return
+        with contextlib.suppress(CheckpointError), time_limit(20):
+            load_checkpoint(self.path)
 
 
 def targets(root, world):
