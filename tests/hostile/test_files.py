@@ -51,7 +51,8 @@ def changed(value, key, new):
 
 
 def write_npz(path, **arrays):
-    np.savez_compressed(path.open("wb"), **arrays)
+    with path.open("wb") as file:
+        np.savez_compressed(file, **arrays)
 
 
 def write_h5(path, fill):
