@@ -7,13 +7,13 @@ import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "gmmseg"
 # Rooms from the ground up; a room may import those below it, never one above or beside it.
-GROUND = {"labels", "atomic", "float_order", "distributed", "images"}  # single files that stand on nothing
 GROUND = {
     "labels",
     "atomic",
     "float_order",
     "distributed",
     "bounds",
+    "images",
     "printable",
 }  # single files that stand on nothing
 BELOW = {

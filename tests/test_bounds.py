@@ -108,7 +108,7 @@ def test_every_number_has_a_lower_bound_and_every_whole_number_an_upper_one(sect
         (lambda: TrainSettings(milestones=0.5), "milestones must be a list"),
         (lambda: DataSettings(crop=(96,)), "crop must be a list of 2"),
         (lambda: DataSettings(scale=(2.0, 0.5)), "scale must be ascending"),
-        (lambda: InferenceSettings(stride=5), "stride must be at most the window, got 5 and None"),
+        (lambda: Config(inference=InferenceSettings(stride=5)), "a window stride needs a window"),
         (lambda: HeadSettings(dim=1), "dim must be at least 2 with the projection whitened, got 1"),
         (lambda: ModelSettings(head="paper"), "head must be HeadSettings"),
     ],

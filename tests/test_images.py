@@ -156,7 +156,7 @@ def test_postscript_by_another_name_starts_no_program(tmp_path, monkeypatch):
 def test_pipes_are_refused_at_once(tmp_path):
     os.mkfifo(tmp_path / "pipe.png")
     for read in (load_image, data_files.read_image, data_files.read_ids):
-        with pytest.raises((OSError, ValueError), match=r"pipe\.png: no such image file"):
+        with pytest.raises((OSError, ValueError), match=r"pipe\.png: .*(no such image|no regular) file"):
             read(tmp_path / "pipe.png")
 
 

@@ -86,6 +86,7 @@ class Config:
 
     def __post_init__(self) -> None:
         check_bounds(self)
+        self.inference.override()  # refuses what no window can have
 
 
 def load_config(source: str | Path, overrides: list[str] | tuple[str, ...] = ()) -> Config:

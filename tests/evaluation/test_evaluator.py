@@ -178,7 +178,12 @@ def _equal(one, two):
 def test_anomaly_sets_upsample_scores_alone_and_rank_each_once(predictor, monkeypatch):
     channels, ranked = [], []
     upsample, rank = windows.upsample, ranking.rank
-    monkeypatch.setattr(windows, "upsample", lambda m, size: channels.append(m.shape[1]) or upsample(m, size))
+
+    def counted(maps, size, **how):
+        channels.append(maps.shape[1])
+        return upsample(maps, size, **how)
+
+    monkeypatch.setattr(windows, "upsample", counted)
     monkeypatch.setattr(ranking, "rank", lambda *pixels: ranked.append(pixels) or rank(*pixels))
     evaluate_anomaly(predictor, STRANGE, [MSP(), NegativeLogLikelihood()])
     assert set(channels) == {2}

@@ -7,10 +7,15 @@ import pytest
 from gmmseg.evaluation import EvaluationError, build_results, load_results, record_results, write_results
 
 
+def figures(ap):
+    return {"auroc": 0.9, "ap": ap, "fpr95": 0.3}
+
+
 def anomalies(root="/a", images=3, window=None, **scores):
     return {
         "task": "anomaly",
-        "scores": {name: {"ap": ap} for name, ap in scores.items()},
+        "scores": {name: figures(ap) for name, ap in scores.items()},
+        "anomalous_pixels": images,
         "images": images,
         "pixels": 10 * images,
         "ignored_pixels": 0,
@@ -20,7 +25,8 @@ def anomalies(root="/a", images=3, window=None, **scores):
 
 def labelled(miou, root="/a"):
     counts = {"images": 3, "pixels": 30, "ignored_pixels": 0}
-    return {"task": "closed_set", "metrics": {"miou": miou}, **counts, "asked": {"root": root}}
+    metrics = {"miou": miou, "pixel_accuracy": 0.9, "mean_accuracy": 0.8, "ece": 0.1}
+    return {"task": "closed_set", "metrics": metrics, **counts, "asked": {"root": root}}
 
 
 def results(weights="w", settings=None, name="net", **sets):
@@ -47,9 +53,9 @@ def test_other_scores_of_the_same_set_are_added(tmp_path):
     record_results(results(a=anomalies(nll=0.3, energy=0.5)), path)
     scores = load_results(path)["sets"]["a"]["scores"]
     assert scores == {
-        "nll": {"ap": 0.3, "components": {"f1_star": 0.4}},
-        "msp": {"ap": 0.1},
-        "energy": {"ap": 0.5},
+        "nll": {**figures(0.3), "components": {"f1_star": 0.4}},
+        "msp": figures(0.1),
+        "energy": figures(0.5),
     }
 
 

@@ -157,7 +157,7 @@ def test_pipes_are_refused_at_once(tmp_path: Path, name: str) -> None:
         if not name.startswith(folder):
             Image.fromarray(np.zeros((4, 4), np.uint8)).save(other)
     os.mkfifo(tmp_path / name)
-    with pytest.raises(EvaluationError, match=rf"{name}.*no such"):
+    with pytest.raises(EvaluationError, match=rf"{name}.*no regular file"):
         evaluate_score_files(tmp_path / "scores", tmp_path / "masks")
 
 

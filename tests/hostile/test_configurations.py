@@ -167,9 +167,9 @@ OVERRIDES = [
     ("data.held_out=sky", "data.held_out"),
     ("data.root=5", "data.root"),
     ("inference.short_side=-1", "inference.short_side"),
-    ("inference.window=0", "inference.window"),
-    ("inference.stride=5", "stride must be at most the window"),
-    ("inference={window: 8, stride: 9}", "stride must be at most the window, got 9 and 8"),
+    ("inference.window=-1", "inference.window"),
+    ("inference.stride=5", "a window stride needs a window"),
+    ("inference={window: 8, stride: 9}", "window stride 9 must be between 1 and the window size 8"),
 ]  # fmt: skip
 
 

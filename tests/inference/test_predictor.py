@@ -103,7 +103,7 @@ def test_strides_without_a_window_or_beyond_it_are_refused(segmenter):
         Predictor(segmenter, stride=4)
     with pytest.raises(ValueError, match="stride 9 must be between 1 and the window size 8"):
         Predictor(segmenter, window=8, stride=9)
-    with pytest.raises(ValueError, match=r"inference\.window is -1"):
+    with pytest.raises(ValueError, match="window must be at least 0, got -1"):
         Predictor(segmenter, window=-1)
 
 

@@ -209,7 +209,7 @@ def test_half_precision_ends_with_the_network(model: torch.nn.Module, generator,
     maps = [output.logits, output.points, *output.query_logits, *output.masks]
     maps += [] if output.evidence is None else [output.evidence]
     assert {each.dtype for each in maps} == {torch.float32}
-    points, classes, _ = segmenter.em_points(output, labels)
+    points, classes, *_ = segmenter.em_points(output, labels)
     assert points.dtype == torch.float32
     assert set(classes.tolist()) == {0, 2, CLASSES}
     segmenter.zero_grad()

@@ -81,7 +81,6 @@ def train(case, head="default", batch_size=4, accumulate=1, backbone_multiplier=
     trainer = Trainer(segmenter, loader, optimizer, schedule, em, accelerator, settings, out / case)
     if resume:
         trainer.load_state_dict(load_checkpoint(resume))
-        trainer.resume(resume)
     if signal_at is not None:
         segmenter.features.register_forward_pre_hook(
             lambda *given: os.kill(os.getpid(), signal.SIGINT) if (rank, trainer.step) == signal_at else None

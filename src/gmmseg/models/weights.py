@@ -49,7 +49,7 @@ def read_pickle(path: Path) -> dict:
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises half a dozen kinds for broken files
-        if isinstance(error, pickle.UnpicklingError) and _FOREIGN.search(str(error)):
+        if isinstance(error, pickle.UnpicklingError) and (_FOREIGN.search(str(error)) or _is_pickle(path)):
             raise WeightsError(
                 f"{path}: refused, it holds more than tensors and plain values, and loading it would run "
                 "code. Convert it to safetensors where you trust it"
@@ -58,6 +58,12 @@ def read_pickle(path: Path) -> dict:
     if not isinstance(state, dict):
         raise WeightsError(f"{path}: expected a dict of tensors, found {type(state).__name__}")
     return state
+
+
+def _is_pickle(path: Path) -> bool:
+    """Whether a file begins as pickles of any protocol since 2 do, without torch's zip around it."""
+    with path.open("rb") as file:
+        return file.read(1) == b"\x80"
 
 
 def load_backbone(backbone: nn.Module, path: str | Path) -> None:

@@ -47,6 +47,7 @@ def locked(folder: Path) -> Iterator[None]:
     With several processes the main one takes it for all. What a killed run left half-written is removed:
     while the lock is held, nobody else can be writing it.
     """
+    made = [each for each in (folder, *folder.parents) if not each.exists()]
     refused = _take_lock(folder) if rank() == 0 else None
     if any_process(refused is not None):
         raise refused or FolderInUse(f"{folder}: the main process could not take its lock")
@@ -55,6 +56,16 @@ def locked(folder: Path) -> Iterator[None]:
     finally:
         if rank() == 0 and _read_owner(folder / LOCK_FILE) == _this_process():
             (folder / LOCK_FILE).unlink(missing_ok=True)
+            _remove_empty(made)
+
+
+def _remove_empty(folders: list[Path]) -> None:
+    """Remove folders, the innermost first, up to one that holds something: a refused run leaves none."""
+    for folder in folders:
+        try:
+            folder.rmdir()
+        except OSError:
+            return
 
 
 def _take_lock(folder: Path) -> Exception | None:
