@@ -23,6 +23,7 @@ with locked(Path(sys.argv[1])):
 
 def hold_by_hand(folder, **changes):
     """A lock file as another process would have written it; this process's own unless changed."""
+    folder.mkdir(exist_ok=True)
     with locked(folder):
         owner = json.loads((folder / LOCK_FILE).read_text())
     (folder / LOCK_FILE).write_text(json.dumps({**owner, **changes}))
@@ -36,7 +37,11 @@ def test_the_lock_is_held_inside_and_gone_afterwards_also_after_an_error(tmp_pat
 
     with pytest.raises(ZeroDivisionError):
         fail()
-    assert not list((tmp_path / "run").iterdir())
+    assert not (tmp_path / "run").exists(), "what was made for it, and holds nothing, goes too"
+    (tmp_path / "run").mkdir()
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert list((tmp_path / "run").iterdir()) == [], "a folder that was there stays"
 
 
 def test_a_folder_another_process_writes_to_is_refused_until_that_process_is_killed(tmp_path):
