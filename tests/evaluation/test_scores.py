@@ -72,6 +72,23 @@ def test_mahalanobis_equals_scikit_learn() -> None:
     np.testing.assert_allclose(score(test).flatten(), expected, rtol=1e-3)
 
 
+def test_mahalanobis_of_points_close_together_far_from_the_origin() -> None:
+    """Oracle: the same in double precision; float32 would leave a handful of distinct scores."""
+
+    def far(seed: int) -> SimpleNamespace:
+        each = output(seed)
+        return SimpleNamespace(**{**vars(each), "points": 50 + 1e-3 * each.points.double()})
+
+    batches = [(far(seed), labels(seed)) for seed in range(4)]
+    score, near = scores.Mahalanobis(), scores.Mahalanobis()
+    score.fit(batches)
+    near.fit([(output(seed), labels(seed)) for seed in range(4)])
+    found = score(SimpleNamespace(points=far(9).points))
+    torch.testing.assert_close(found, near(output(9)), rtol=1e-2, atol=1e-2)
+    single = score(SimpleNamespace(points=far(9).points.float()))
+    torch.testing.assert_close(single, found, rtol=0.1, atol=0.1)
+
+
 def test_nearest_neighbours_equals_scikit_learn_and_draws_evenly() -> None:
     batches = [(output(seed), labels(seed)) for seed in range(4)]
     score = scores.NearestNeighbours(3, bank_size=10_000)

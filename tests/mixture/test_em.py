@@ -304,6 +304,12 @@ def test_refusals():
         em.step(torch.randn(3, 4), torch.tensor([0, 1, 2]), pace=1.5)
     with pytest.raises(FloatingPointError, match="diverged"):
         em.step(torch.full((3, 4), float("nan")), torch.tensor([0, 1, 2]))
+    for settings in PRESETS.values():
+        huge = OnlineEM(ClassMixture(3, 2, 4), replace(settings, correct_only=False))
+        before = huge.mixture.means.clone()
+        with pytest.raises(FloatingPointError, match="diverged"):
+            huge.step(1e20 * torch.randn(30, 4), torch.arange(30) % 3)
+        assert torch.equal(huge.mixture.means, before)
     assert em.mixture.means.isfinite().all()
     with pytest.raises(ValueError, match="memory must be one of queue, statistics"):
         EMSettings(memory="ring")

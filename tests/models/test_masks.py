@@ -157,17 +157,25 @@ def test_scores_are_maps_of_pixels_or_refused(segmenter: MaskSegmenter, images: 
         whole(segmenter, images, readings=run.make_scores(segmenter, ["nll_winner"]))
 
 
+@pytest.mark.parametrize("blank", [False, True])
 def test_images_one_by_one_cost_what_the_batch_does_when_weighed_by_their_labels(
-    segmenter: MaskSegmenter, images: Tensor, generator: torch.Generator, monkeypatch: pytest.MonkeyPatch
+    segmenter: MaskSegmenter,
+    images: Tensor,
+    generator: torch.Generator,
+    monkeypatch: pytest.MonkeyPatch,
+    blank: bool,
 ) -> None:
-    """But for the mask and dice terms, which Mask2Former takes at random points; so does its matching."""
+    """But for the mask and dice terms, which Mask2Former takes at random points; so does its matching.
+
+    An image without any label says nothing, with others or alone, and has all terms for all that.
+    """
 
     def in_order(*given):
         return [(torch.arange(len(classes)), torch.arange(len(classes))) for classes in given[-1]]
 
     monkeypatch.setattr(type(segmenter.criterion.matcher), "forward", in_order)
     labels = torch.randint(0, CLASSES, (2, 64, 64), generator=generator)
-    labels[0, :, 32:], labels[1] = IGNORE, 1
+    labels[0, :, 32:], labels[1] = IGNORE, IGNORE if blank else 1
     extra = ("component", "likelihood")
     with torch.no_grad():
         together = segmenter.losses(segmenter(images), labels, extra)
@@ -176,7 +184,8 @@ def test_images_one_by_one_cost_what_the_batch_does_when_weighed_by_their_labels
             for image, own in zip(images.split(1), labels.split(1))
         ]
     counts, *shares = (segmenter.label_counts(each) for each in (labels, *labels.split(1)))
-    assert counts["mask"] == counts["dice"] == CLASSES + 1
+    assert counts["mask"] == counts["dice"] == CLASSES + (not blank)
+    assert all(part.keys() == together.keys() for part in parts), "all processes must go the same way"
     for name in ("posterior", *extra):
         summed = sum(float(part[name]) * share[name] / counts[name] for part, share in zip(parts, shares))
         assert summed == pytest.approx(float(together[name]), rel=1e-4), name

@@ -161,6 +161,7 @@ class Mahalanobis(_SummedScore):
     name = "mahalanobis"
 
     def __init__(self) -> None:
+        self.centre: Tensor | None = None
         self.whitener: Tensor | None = None
         self.means: Tensor | None = None
 
@@ -184,12 +185,18 @@ class Mahalanobis(_SummedScore):
         ridge = 1e-6 * within.diagonal().mean().clamp_min(1e-12)
         root = torch.linalg.cholesky(within + ridge * identity)
         whitener = torch.linalg.solve_triangular(root, identity, upper=False).T
-        self.whitener, self.means = whitener.float(), (means @ whitener).float()
+        self.centre = totals.sum(0) / counts.sum()
+        self.whitener, self.means = whitener, ((means - self.centre) @ whitener).float()
 
     def __call__(self, output: Output) -> Tensor:
-        whitener, means = _fitted(self.name, self.whitener), _fitted(self.name, self.means)
-        white = output.points.float().movedim(1, -1) @ whitener.to(output.points.device)
-        distances = torch.cdist(white.flatten(0, 2), means.to(white.device))
+        centre, whitener, means = (
+            _fitted(self.name, each).to(output.points.device)
+            for each in (self.centre, self.whitener, self.means)
+        )
+        # In double precision, and squares not expanded: points may lie close together far from the origin.
+        offsets = output.points.movedim(1, -1).to(centre.dtype) - centre
+        white = (offsets @ whitener).float()
+        distances = torch.cdist(white.flatten(0, 2), means, compute_mode="donot_use_mm_for_euclid_dist")
         return distances.amin(1).square().view(white.shape[:3])
 
 

@@ -20,6 +20,8 @@ from gmmseg.mixture.whitening import Spread
 
 COLLAPSED = 0.1
 """Two components of a class closer than this many standard deviations are one component twice."""
+LARGEST_POINT = 1e15
+"""Coordinates from here on are a network that has diverged: their squares, over a variance, overflow."""
 STARVED = 0.1
 """A component with less than this share of an even split is out of use."""
 
@@ -85,9 +87,10 @@ class OnlineEM:
             chosen = self._spaced(points, labels, correct)
         if len(chosen.labels) == 0:
             return
-        if not bool(torch.stack(chosen.points.aminmax()).isfinite().all()):
+        # Squares of points are summed below: what has none that float32 can hold is no better than NaN.
+        if not bool(chosen.points.abs().amax() < LARGEST_POINT):
             raise FloatingPointError(
-                "points are not finite: the network has diverged; the mixture is unchanged"
+                "points are not finite, or too large: the network has diverged; the mixture is unchanged"
             )
         batch = ClassBatch(self._follow_(chosen, counts, pace), chosen.labels)
         given = None
@@ -215,7 +218,9 @@ class OnlineEM:
         ``given``: responsibilities (p m k) of the first E-step, where it is done already.
         """
         classes = batch.classes
-        remembered, arrived = self.memory.recall(classes), self.memory.arrived()[classes]
+        remembered = self.memory.recall(classes)
+        # Without a memory the last batch's arrivals are known, for its diagnostics, but not remembered.
+        arrived = self.memory.arrived()[classes] * (remembered.weight.sum(1, keepdim=True) > 0)
         for loop in range(self.settings.loops if self._is_update() else 1):
             responsibilities = self._expect(batch) if loop or given is None else given
             gained = batch.moments(responsibilities)

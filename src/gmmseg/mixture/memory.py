@@ -151,10 +151,10 @@ class FeatureQueue:
         return Moments(self.weight()[classes], self.total[classes], self.squares[classes])
 
     def write(self, classes: Tensor, points: Tensor, responsibilities: Tensor, gained: Moments) -> None:
+        self._count_arrivals(classes, gained.weight)
         if self.capacity == 0:
             return
         k = responsibilities.shape[-1]
-        self._count_arrivals(classes, gained.weight)
         # Queues are numbered class * k + component; only places that hold a point are written.
         present = responsibilities.sum(-1) > 0
         queue = (classes[:, None] * k + responsibilities.argmax(-1))[present]

@@ -122,21 +122,7 @@ class MaskSegmenter(Segmenter):
         self, output: SegmenterOutput, labels: Tensor, extra: Collection[str], em: OnlineEM | None
     ) -> dict[str, Tensor]:
         assert isinstance(output, MaskOutput)
-        masks, classes = mask_labels(labels)
-        if not any(len(each) for each in classes):
-            zero = torch.stack([each.sum() for each in (*output.query_logits, *output.masks)]).sum() * 0.0
-            return {"posterior": zero, "mask": zero, "dice": zero}
-        earlier = [
-            {"masks_queries_logits": mask, "class_queries_logits": logits}
-            for mask, logits in zip(output.masks[:-1], output.query_logits[:-1])
-        ]
-        found = self.criterion(output.masks[-1], output.query_logits[-1], masks, classes, earlier)
-        names = {"posterior": "loss_cross_entropy", "mask": "loss_mask", "dice": "loss_dice"}
-        weights = self.criterion.weight_dict
-        terms = {
-            name: weights[key] * torch.stack([value for each, value in found.items() if key in each]).sum()
-            for name, key in names.items()
-        }
+        terms = self._own_terms(output, labels)
         if extra and output.mixture is not None:
             matched = self.matched_labels(output, labels)[..., None]
             if "component" in extra:
@@ -150,12 +136,31 @@ class MaskSegmenter(Segmenter):
                 )
         return terms
 
+    def _own_terms(self, output: MaskOutput, labels: Tensor) -> dict[str, Tensor]:
+        """Mask2Former's terms, of the images that have any label: others say nothing about their queries."""
+        masks, classes = mask_labels(labels)
+        known = [image for image, present in enumerate(classes) if len(present)]
+        if not known:
+            zero = torch.stack([each.sum() for each in (*output.query_logits, *output.masks)]).sum() * 0.0
+            return {"posterior": zero, "mask": zero, "dice": zero}
+        layers = [(mask[known], logits[known]) for mask, logits in zip(output.masks, output.query_logits)]
+        earlier = [{"masks_queries_logits": m, "class_queries_logits": logits} for m, logits in layers[:-1]]
+        targets = [masks[image] for image in known], [classes[image] for image in known]
+        found = self.criterion(*layers[-1], *targets, earlier)
+        names = {"posterior": "loss_cross_entropy", "mask": "loss_mask", "dice": "loss_dice"}
+        weights = self.criterion.weight_dict
+        return {
+            name: weights[key] * torch.stack([value for each, value in found.items() if key in each]).sum()
+            for name, key in names.items()
+        }
+
     def label_counts(self, labels: Tensor) -> dict[str, Tensor]:
         """What each term of `losses` is the mean over, for labels (b H W): masks, or queries by weight."""
-        masks = float(sum(len(each) for each in mask_labels(labels)[1]))
+        classes = mask_labels(labels)[1]
+        masks, known = float(sum(map(len, classes))), sum(len(each) > 0 for each in classes)
         features = self.features
         assert isinstance(features, Mask2FormerFeatures)
-        queries = float(len(labels) * features.num_queries) if masks else 0.0
+        queries = float(known * features.num_queries)
         counts = {
             "posterior": masks + self.criterion.eos_coef * (queries - masks),
             "mask": masks,
@@ -167,25 +172,24 @@ class MaskSegmenter(Segmenter):
 
     @torch.no_grad()
     def matched_labels(self, output: MaskOutput, labels: Tensor) -> Tensor:
-        """The class of each query of the last layer by Mask2Former's matching, (b q); else "no object"."""
+        """The class of each query of the last layer by Mask2Former's matching, (b q); else "no object".
+
+        An image without any label says nothing about its queries, so all of them are IGNORE.
+        """
         masks, classes = mask_labels(labels)
         with _full_precision(labels):
             pairs = self.criterion.matcher(output.masks[-1], output.query_logits[-1], masks, classes)
         matched = torch.full(output.query_logits[-1].shape[:2], self.num_classes, device=labels.device)
         for row, (query, target), present in zip(matched, pairs, classes):
             row[query.to(row.device)] = present[target.to(row.device)]
+        matched[(labels == IGNORE).flatten(1).all(1)] = IGNORE
         return matched
 
     @torch.no_grad()
     def em_points(self, output: SegmenterOutput, labels: Tensor) -> EMPoints:
-        """What `OnlineEM.step` takes: the queries, their matched classes, their images.
-
-        An image without any label says nothing about its queries, so all of them are IGNORE.
-        """
+        """What `OnlineEM.step` takes: the queries, their matched classes, their images."""
         assert isinstance(output, MaskOutput)
         matched = self.matched_labels(output, labels)
-        blank = (labels == IGNORE).flatten(1).all(1)
-        matched[blank] = IGNORE
         b, d, q, _ = output.points.shape
         points = output.points.detach()[..., 0].transpose(1, 2).reshape(b * q, d)
         correct = output.query_logits[-1].argmax(-1) == matched
