@@ -463,3 +463,34 @@ def test_a_file_gets_the_same_answer_in_evaluate_and_predict(tmp_path):
         assert torch.equal(judged.posterior[0], predicted.posterior), pair.image
         assert torch.equal(judged.anomaly[0], predicted.anomaly), pair.image
     assert len(dataset) == len(kinds)
+
+
+def test_fit_leaves_out_the_classes_a_run_held_out_and_refuses_other_classes(tmp_path, folder_data):
+    """The hidden class must not be learned under another one's number; its weights can be judged, too."""
+    folder = tmp_path / "run"
+    tiny = [
+        "model.name=tiny_unet",
+        "model.weights=null",
+        "train.steps=2",
+        "data.crop=[32,32]",
+        "data.workers=0",
+    ]
+    words = [f"data.root={folder_data}", "data.held_out=[grass]", "model.head=softmax", "train.batch_size=2"]
+    gmmseg_command("train", "folder", *words, *tiny, "--out", folder, "--cpu")
+    data, fitted = f"folder:{folder_data}:train", tmp_path / "fitted"
+    said = gmmseg_command("fit", folder, "--data", data, "--out", fitted, "--passes", 1)
+    assert "never been fitted" not in said.stderr
+    model = gmmseg.from_pretrained(fitted)
+    assert model.label_names == ("sky", "thing")
+    expected, _ = run.fit(
+        run.open_model(folder),
+        run.judged_sets(folder, open_dataset("folder", folder_data, "train"))[0],
+        5,
+        passes=1,
+    )
+    assert torch.equal(model.mixture.means, expected.mixture.means)
+    gmmseg_command("evaluate", fitted, "--data", f"folder:{folder_data}:val")
+    judged = json.loads((fitted / "results.json").read_text())["sets"]
+    assert sorted(entry["task"] for entry in judged.values()) == ["anomaly", "closed_set"]
+    with pytest.raises(ValueError, match="3 classes, the model 2"):
+        run.fit(run.open_model(folder), open_dataset("folder", folder_data, "train"), 5)

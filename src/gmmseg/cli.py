@@ -2,6 +2,7 @@
 
 import os
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -92,7 +93,7 @@ def fit(
     """Fit mixtures on the frozen features of a trained softmax model (the paper's post-hoc variant)."""
     from gmmseg import run
 
-    dataset = _open(data, default_split="train")
+    dataset = run.judged_sets(model, _open(data, default_split="train"))[0]
     with _Bar("fitting") as bar:
         fitted, history = run.fit(run.open_model(model), dataset, components, passes=passes, progress=bar)
     _say("mean log-likelihood at each pass: " + ", ".join(f"{value:.2f}" for value in history))
@@ -133,9 +134,12 @@ def evaluate(
     train_data: Annotated[
         str | None, typer.Option(help="Training set for scores that need statistics.")
     ] = None,
-    smooth: Annotated[bool, typer.Option(help="Also report scores after SML's dilated smoothing.")] = False,
+    smooth: Annotated[
+        bool, typer.Option("--smooth", help="Also report scores after SML's dilated smoothing.")
+    ] = False,
     suppress_boundaries: Annotated[
-        bool, typer.Option(help="Also report scores after SML's boundary suppression.")
+        bool,
+        typer.Option("--suppress-boundaries", help="Also report scores after SML's boundary suppression."),
     ] = False,
     components: Annotated[str | None, typer.Option(help="Component metrics: anomaly or obstacle.")] = None,
     window: WindowOption = None,
@@ -154,12 +158,15 @@ def evaluate(
     ones: both come from the same labelled set.
     """
     from gmmseg import run
+    from gmmseg.evaluation.components import PRESETS
     from gmmseg.evaluation.postprocessing import BoundarySuppression, DilatedSmoothing
     from gmmseg.evaluation.records import record_results, refuse_other_model
     from gmmseg.models import InferenceSettings
     from gmmseg.models.checkpoint import digest
     from gmmseg.report.tables import compare
 
+    if components is not None and components not in PRESETS:
+        raise ValueError(f"no component preset {components!r}; there are {', '.join(PRESETS)}")
     state = run.join_processes()
     steps: list[Any] = [BoundarySuppression()] if suppress_boundaries else []
     steps += [DilatedSmoothing()] if smooth else []
@@ -259,6 +266,8 @@ def predict(
         max_pixels=max_pixels or MAX_PIXELS,
         device=state.device,
     )
+    if predictor.segmenter.threshold is None and state.is_main_process:
+        _note(f"{model} has no threshold yet, so no unknown masks; gmmseg calibrate {model} finds one")
     with _Bar("predicting") as bar:
         summary = predict_files(predictor, inputs, out, raw=raw, progress=bar)
     if state.is_main_process:
@@ -376,8 +385,8 @@ def _say(text: str, *, nl: bool = True, err: bool = False) -> None:
 
 
 def _note(message: str) -> None:
-    """Something worth knowing that is no result: to the error stream."""
-    _say(f"gmmseg: {message}", err=True)
+    """Something worth knowing that is no result: one line to the error stream."""
+    _say(f"gmmseg: {printable(message)}", err=True)
 
 
 @contextmanager
@@ -441,7 +450,9 @@ def _beside(model: str) -> Path:
 def main() -> None:
     """Run a command; errors a user can mend are one line, without a traceback (GMMSEG_DEBUG=1 shows it)."""
     try:
-        app()
+        with warnings.catch_warnings():
+            warnings.showwarning = lambda message, *where, **more: _note(str(message))
+            app()
     except SystemExit as done:
         if not done.code:
             _leave_process_group()

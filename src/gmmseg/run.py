@@ -35,7 +35,7 @@ from gmmseg.inference.predictor import UNFITTED
 from gmmseg.labels import IGNORE
 from gmmseg.mixture import DiscriminativeMixture, OnlineEM
 from gmmseg.models import Segmenter, build, from_pretrained
-from gmmseg.models.checkpoint import CONFIG_FILE, WEIGHTS_FILE, digest
+from gmmseg.models.checkpoint import CONFIG_FILE, WEIGHTS_FILE, digest, read_config
 from gmmseg.models.heads import HeadSettings
 from gmmseg.models.masks import MaskSegmenter
 from gmmseg.models.segmenter import replace_head
@@ -236,9 +236,7 @@ def calibrate(
     folder: Path, dataset: Any, *, device: torch.device | str | None = None, progress: Progress | None = None
 ) -> dict[Path, Choices]:
     """`settle` for the weights of a run folder, without the classes it held out, or for a folder of them."""
-    config = run_config(folder)
-    if config is not None and dataset.label_space is not None:
-        dataset = _without(dataset, config.data)
+    dataset = judged_sets(folder, dataset)[0]
     return settle(_weights_of(folder) or [folder], dataset, device=device, progress=progress)
 
 
@@ -330,7 +328,10 @@ def fit(
     settings = HeadSettings(components=components, dim=channels, projection="none", link="bayes")
     fitted = replace_head(model, settings)
     assert fitted.mixture is not None
-    history = fitted.mixture.fit(_PointStream(fitted, dataset, progress), passes=passes)
+    check_classes(dataset, model.num_classes)
+    # A softmax head takes the features as they are, which is what the mixtures are fitted on.
+    features = replace_head(model, HeadSettings(kind="softmax"))
+    history = fitted.mixture.fit(_PointStream(features, dataset, progress), passes=passes)
     return fitted, history
 
 
@@ -384,7 +385,8 @@ def evaluate(
                 components=components,
                 progress=progress,
             )
-        entries[key] = {**entry, "asked": _asked(dataset, predictor.inference, fitted_on)}
+            _say_how(entry, chosen, components, fitted_on)
+        entries[key] = {**entry, "asked": _asked(dataset, predictor.inference)}
     settings = {
         "inference": vars(predictor.inference),
         "score_names": [score.name for score in chosen],
@@ -406,7 +408,8 @@ def _fit_needed(
             "name it with --train-data"
         )
     fit_scores(chosen, predictor, training_set, progress=progress)
-    return f"{training_set.name}/{training_set.split}"
+    root = getattr(training_set, "root", None)
+    return f"{training_set.name}/{training_set.split}" + (f" in {Path(root).resolve()}" if root else "")
 
 
 def judged_sets(source: str | Path, dataset: Any) -> list[Any]:
@@ -415,11 +418,25 @@ def judged_sets(source: str | Path, dataset: Any) -> list[Any]:
     A labelled set that holds the classes the run held out becomes two: the known classes without the hidden
     ones, and the hidden ones as an anomaly set.
     """
-    config = run_config(Path(source))
-    hidden = config.data.held_out if config is not None else ()
-    if not hidden or dataset.label_space is None or not set(hidden) <= set(dataset.label_space.names):
+    if dataset.label_space is None:
+        return [dataset]
+    names = dataset.label_space.names
+    hidden = _held_out(Path(source), names)
+    if not hidden or not set(hidden) <= set(names):
         return [dataset]
     return [WithoutClasses(dataset, hidden), HiddenClasses(dataset, hidden)]
+
+
+def _held_out(source: Path, names: Sequence[str]) -> tuple[str, ...]:
+    """Which of a set's classes the model was not to see: as its run says, or, of weights that have left their
+    run, those it has no name for while it has one for every class of its own in the set."""
+    config = run_config(source)
+    if config is not None:
+        return config.data.held_out
+    if not (source / CONFIG_FILE).is_file():
+        return ()
+    known = read_config(source).get("label_names") or ()
+    return tuple(name for name in names if name not in known) if set(known) < set(names) else ()
 
 
 def _keyed(sets: Sequence[Any]) -> dict[str, Any]:
@@ -439,12 +456,22 @@ def _same_files(one: Any, other: Any) -> bool:
     return sources[0] == sources[1]
 
 
-def _asked(dataset: Any, inference: InferenceSettings, fitted_on: str | None) -> dict[str, Any]:
+def _say_how(
+    entry: dict[str, Any], chosen: Sequence[Any], components: str | None, fitted_on: str | None
+) -> None:
+    """Note with each score what it was fitted on, and which preset its component figures follow."""
+    fitted = {score.name for score in chosen if isinstance(score, scores.FittedScore)}
+    for name, score in entry["scores"].items():
+        if name.partition("+")[0] in fitted:
+            score["fitted_on"] = fitted_on
+        if "components" in score:
+            score["components"]["preset"] = components
+
+
+def _asked(dataset: Any, inference: InferenceSettings) -> dict[str, Any]:
     """What tells this judgement of a set from others: where it lies and how its images are looked at."""
     root = getattr(dataset, "root", None)
-    asked = {"root": None if root is None else str(Path(root).resolve()), **vars(inference)}
-    anomaly_set = dataset.label_space is None
-    return {**asked, "fitted_on": fitted_on} if anomaly_set and fitted_on else asked
+    return {"root": None if root is None else str(Path(root).resolve()), **vars(inference)}
 
 
 def make_scores(model: Segmenter, names: Sequence[str] = ()) -> list[Any]:

@@ -102,7 +102,8 @@ def open_subject(source: Path) -> Subject:
     if not source.is_dir():
         raise FileNotFoundError(f"{source}: neither a run folder nor a results file")
     results_file, log, config = source / "results.json", source / "log.jsonl", source / "config.yaml"
-    trained = any((source / part / "config.json").is_file() for part in ("best", "final"))
+    places = (source, source / "best", source / "final")
+    trained = any((place / "config.json").is_file() for place in places)
     if not (results_file.is_file() or trained):
         raise FileNotFoundError(f"{source}: holds neither results.json nor trained weights")
     return Subject(

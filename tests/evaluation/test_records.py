@@ -103,3 +103,24 @@ def test_files_written_before_weights_and_questions_were_recorded_are_taken_up(t
     write_results(old, path)
     with pytest.raises(EvaluationError, match="not of 'other'"):
         record_results(results(name="other"), path)
+
+
+def test_scores_keep_what_they_were_made_with_and_nothing_of_another_kind_is_lost(tmp_path):
+    path = tmp_path / "results.json"
+    first = anomalies(knn=0.1, typicality=0.2)
+    first["scores"]["knn"] |= {"fitted_on": "a/train", "components": {"preset": "obstacle", "f1_star": 0.4}}
+    record_results(results(a=first, settings={"temperature": 1}), path)
+    second = anomalies(knn=0.3)
+    second["scores"]["knn"] |= {"fitted_on": "a/train", "components": {"preset": "anomaly", "f1_star": 0.5}}
+    record_results(results(a=second, settings={"temperature": 7}), path)
+    scores = load_results(path)["sets"]["a"]["scores"]
+    assert scores["typicality"]["settings"] == {"temperature": 1}, "as it was made, not as the new ones are"
+    assert scores["knn"]["components"]["f1_star"] == 0.5
+    assert scores["knn"]["components (obstacle)"]["f1_star"] == 0.4
+    third = anomalies(knn=0.6)
+    third["scores"]["knn"]["fitted_on"] = "b/train"
+    record_results(results(a=third), path)
+    sets = load_results(path)["sets"]
+    assert list(sets) == ["a"], "what scores were fitted on does not split a set"
+    assert sets["a"]["scores"]["knn"]["ap"] == 0.6
+    assert sets["a"]["scores"]["knn (fitted on a/train)"]["ap"] == 0.3

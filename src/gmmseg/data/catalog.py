@@ -75,6 +75,8 @@ def open_dataset(name: str, root: str | Path | None, split: str | None = None) -
 
 def find_layout(name: str) -> Layout:
     """The layout of a data set kept in files; unknown names are refused with a list of the known ones."""
+    if name in BUILT_IN:
+        raise DataError(f"{name} is built in and drawn when asked for: there are no files to look at")
     if name not in LAYOUTS:
         raise DataError(f"no data set called {name!r}; there are: {', '.join(DATASETS)}")
     return LAYOUTS[name]
@@ -83,7 +85,9 @@ def find_layout(name: str) -> Layout:
 def find_root(name: str, root: str | Path | None) -> Path:
     """The root as an existing folder, or an error."""
     if root is None:
-        raise DataError(f"{name} is kept in files: say in which folder (root)")
+        raise DataError(
+            f"{name} is kept in files: say in which folder, data.root=FOLDER (in --data: {name}:FOLDER)"
+        )
     folder = Path(root).expanduser()
     if not folder.is_dir():
         raise DataError(f"{folder}: there is no such folder for the data set {name}")

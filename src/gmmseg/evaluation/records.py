@@ -1,8 +1,9 @@
 """A results file over several evaluations of one model: nothing that was found earlier is lost.
 
 An entry's ``asked`` says what was judged and how (root folder, inference settings). The same question asked
-again replaces its answer, anomaly scores it did not ask for are kept; another question under the same name
-gets a key of its own, which names the difference.
+again replaces its answer; anomaly scores it did not ask for are kept, with the settings they were made with,
+and so are scores fitted on another set and component figures of another preset. Another question under the
+same name gets a key of its own, which names the difference.
 """
 
 from collections.abc import Mapping
@@ -84,7 +85,18 @@ def _renewed(old: Entry, new: Mapping[str, Any]) -> Entry:
     """The new answer, with the scores, components and intervals that only the old one has."""
     if "scores" not in new:
         return dict(new)
-    scores = dict(old["scores"])
+    made_with = {part: old[part] for part in _CIRCUMSTANCES if part in old}
+    scores = {name: {**made_with, **score} for name, score in old["scores"].items()}
     for name, score in new["scores"].items():
-        scores[name] = {**scores.get(name, {}), **score}
+        before = old["scores"].get(name, {})
+        if before.get("fitted_on") not in (None, score.get("fitted_on")):
+            scores[f"{name} (fitted on {before['fitted_on']})"] = scores[name]
+            before = {}
+        scores[name] = {**_other_components(before, score), **before, **score}
     return {**new, "scores": scores}
+
+
+def _other_components(before: Mapping[str, Any], after: Mapping[str, Any]) -> Entry:
+    """Component figures of another preset than the new ones, under a key that names it."""
+    old, new = (each.get("components", {}).get("preset") for each in (before, after))
+    return {} if None in (old, new) or old == new else {f"components ({old})": before["components"]}
