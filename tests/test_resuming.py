@@ -257,10 +257,13 @@ def said_about(before, now):
 def test_what_has_no_influence_on_the_weights_is_told_apart_from_what_has():
     before = described()
     assert said_about(before, described()) == []
-    free = ["data.workers=3", "data.root=elsewhere", "train.save_every=7", "inference.window=64", "name=x"]
+    free = ["data.workers=3", "train.save_every=7", "inference.window=64", "name=x"]
     for change in [*free, "model.weights=there.pth"]:
         (heard,) = said_about(before, described(change))
         assert "to the same weights" in heard, change
+    (heard,) = said_about(before, described("data.root=elsewhere"))
+    assert heard.startswith("warning")
+    assert "data.root None -> elsewhere; the weights stay the same only if the images there are" in heard
     for change in ("train.steps=9", "train.learning_rate=0.5", "em.decay=0.5", "data.crop=[8,8]"):
         (heard,) = said_about(before, described(change))
         assert heard.startswith("warning"), change
