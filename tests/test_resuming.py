@@ -215,6 +215,26 @@ def test_a_checkpoint_of_another_run_does_not_go_on_over_this_one(train, tmp_pat
     assert (tmp_path / "new" / "checkpoints" / "step_00000006.pt").is_file()
 
 
+def test_a_checkpoint_that_is_not_there_starts_no_run(train, tmp_path):
+    (tmp_path / "empty").mkdir()
+    for name in ("empty", "absent", "absent.pt"):
+        for out in (tmp_path / "out", tmp_path / name):
+            code, said = train("--out", out, "--resume-from", tmp_path / name)
+            assert code == 1, name
+            assert f"{tmp_path / name}: there is no such checkpoint; name a file" in said
+    assert list(tmp_path.rglob("*")) == [tmp_path / "empty"]
+
+
+def test_a_run_that_goes_on_in_a_new_folder_has_best_weights_of_its_own(train, tmp_path, monkeypatch):
+    scores = iter([{"score": 0.9}, {"score": 0.1}])
+    monkeypatch.setattr("gmmseg.run.validate", lambda model, dataset: next(scores))
+    train("--out", tmp_path / "one", "train.steps=2")
+    code, said = train("--out", tmp_path / "new", "--resume-from", tmp_path / "one", "train.validate_every=9")
+    assert code == 0, said
+    assert "has no best/: the best weights are chosen from this step on" in said
+    assert weights(tmp_path / "new")[0] == weights(tmp_path / "new")[1]
+
+
 def test_a_folder_in_use_is_refused(train, tmp_path):
     from gmmseg.training.run_folder import locked
 

@@ -56,7 +56,9 @@ def train(
     resume: Annotated[
         bool, typer.Option(help="Continue the run in this folder from its newest checkpoint.")
     ] = False,
-    resume_from: Annotated[Path | None, typer.Option(help="Continue from this checkpoint file.")] = None,
+    resume_from: Annotated[
+        Path | None, typer.Option(help="Continue from this checkpoint file, or run folder.")
+    ] = None,
     print_config: Annotated[bool, typer.Option(help="Print the whole configuration and leave.")] = False,
     cpu: Annotated[bool, typer.Option(help="Use the CPU even where there is a GPU.")] = False,
 ) -> None:
@@ -72,9 +74,10 @@ def train(
         _say(dump_config(settings), nl=False)
         return
     from gmmseg import run
+    from gmmseg.training.checkpoint import named_checkpoint
 
     folder = out or Path("runs") / settings.name
-    source = resume_from or (folder if resume else None)
+    source = named_checkpoint(resume_from) if resume_from else folder if resume else None
     with _stoppable():
         weights = run.train(settings, folder, resume=source, cpu=cpu, say=_note)
     if run.join_processes().is_main_process:

@@ -41,6 +41,17 @@ def find_checkpoint(run: Path) -> Path | None:
     return next(iter(list_checkpoints(run / "checkpoints")), None)
 
 
+def named_checkpoint(source: Path) -> Path:
+    """`find_checkpoint` where there must be one; CheckpointError otherwise."""
+    path = find_checkpoint(source)
+    if path is None or not path.is_file():
+        raise CheckpointError(
+            f"{source}: there is no such checkpoint; name a file checkpoints/step_*.pt of a run, "
+            "or a run folder that holds some"
+        )
+    return path
+
+
 def load_checkpoint(path: Path) -> dict[str, Any]:
     """The state in ``path``; a damaged or foreign file is refused, with the way to go on without it."""
     if not path.is_file():
