@@ -67,6 +67,13 @@ def test_a_number_given_to_a_new_process_does_not_keep_the_lock_of_the_old_one(t
         pass
 
 
+@pytest.mark.parametrize("pid", [0, -1, 10**20, True, "1", None, 1.0])
+def test_a_number_no_process_can_have_holds_nothing(tmp_path, pid):
+    hold_by_hand(tmp_path, pid=pid, started=None)
+    with locked(tmp_path):
+        assert json.loads((tmp_path / LOCK_FILE).read_text())["pid"] == os.getpid()
+
+
 def test_a_lock_of_another_machine_is_refused_with_the_file_to_delete(tmp_path):
     hold_by_hand(tmp_path, host=f"not-{socket.gethostname()}", pid=1)
     with pytest.raises(FolderInUse, match=rf"process 1 on not-.* delete {tmp_path}/{LOCK_FILE}"):

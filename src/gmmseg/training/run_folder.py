@@ -133,15 +133,18 @@ def _read_owner(path: Path) -> dict[str, Any] | None:
 
 def _is_running(owner: dict[str, Any]) -> bool:
     """Whether the process still runs, and is not another one that was given its number since."""
+    pid = owner.get("pid")
+    if type(pid) is not int or pid <= 0:  # to the system 0 and -1 stand for many processes
+        return False
     if os.name == "nt":  # where one cannot ask without disturbing the process
         return True
     try:
-        os.kill(int(owner["pid"]), 0)
-    except (ProcessLookupError, KeyError, ValueError, TypeError):
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
         return False
     except PermissionError:
         pass  # somebody else's, so it exists
-    started = _start_of(owner["pid"])
+    started = _start_of(pid)
     return started == owner.get("started") and started != "ended"
 
 
