@@ -94,7 +94,9 @@ def fit(
 ) -> None:
     """Fit mixtures on the frozen features of a trained softmax model (the paper's post-hoc variant)."""
     from gmmseg import run
+    from gmmseg.training.run_folder import refuse_weights
 
+    refuse_weights(out)
     dataset = _open(data, default_split="train")
     with _Bar("fitting") as bar:
         fitted, history = run.fit(run.open_model(model), dataset, components, passes=passes, progress=bar)
@@ -314,7 +316,9 @@ def import_reference(
 ) -> None:
     """Read a checkpoint of the reference project (SegFormer) and write it in our format."""
     from gmmseg.models.reference_import import import_reference as read
+    from gmmseg.training.run_folder import refuse_weights
 
+    refuse_weights(out)
     read(checkpoint).save_pretrained(out)
     _say(f"weights in {out}")
 

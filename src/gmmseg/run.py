@@ -241,11 +241,15 @@ def settle(
 def calibrate(
     folder: Path, dataset: Any, *, device: torch.device | str | None = None, progress: Progress | None = None
 ) -> dict[Path, Choices]:
-    """`settle` for the weights of a run folder, without the classes it held out, or for a folder of them."""
+    """`settle` for the weights of a run folder, without the classes it held out, or for a folder of them.
+
+    FolderInUse where a process is writing there.
+    """
     config = run_config(folder)
     if config is not None and dataset.label_space is not None:
         dataset = _without(dataset, config.data)
-    return settle(_weights_of(folder) or [folder], dataset, device=device, progress=progress)
+    with locked(_run_folder(folder) or folder):
+        return settle(_weights_of(folder) or [folder], dataset, device=device, progress=progress)
 
 
 def make_segmenter(config: Config, dataset: SegmentationData) -> Segmenter:
@@ -494,10 +498,14 @@ def _weights_of(run_folder: Path) -> list[Path]:
 
 def run_config(folder: Path) -> Config | None:
     """The configuration a run folder, or a folder of weights in one, was trained with."""
-    for place in (folder, folder.parent) if folder.name in _PARTS else (folder,):
-        if (place / "config.yaml").is_file():
-            return load_config(place / "config.yaml")
-    return None
+    place = _run_folder(folder)
+    return None if place is None else load_config(place / "config.yaml")
+
+
+def _run_folder(folder: Path) -> Path | None:
+    """The run folder that ``folder`` is, or that it is a folder of weights in."""
+    places = (folder, folder.parent) if folder.name in _PARTS else (folder,)
+    return next((place for place in places if (place / "config.yaml").is_file()), None)
 
 
 def _without(dataset: Any, settings: DataSettings) -> Any:

@@ -11,6 +11,7 @@ from typing import Any, TextIO
 
 from gmmseg.atomic import LEFTOVER_PREFIX
 from gmmseg.distributed import any_process, rank
+from gmmseg.models.checkpoint import CONFIG_FILE, WEIGHTS_FILE
 from gmmseg.training.checkpoint import list_checkpoints
 
 LOCK_FILE = ".lock"
@@ -36,6 +37,15 @@ def refuse_work(folder: Path) -> None:
         raise WorkInFolder(
             f"{folder} holds trained weights ({', '.join(weights)}) and no checkpoint to go on from: "
             "choose another --out, or move them away"
+        )
+
+
+def refuse_weights(folder: Path) -> None:
+    """Raise WorkInFolder where ``folder`` is a folder of weights, which others would replace."""
+    found = [name for name in (WEIGHTS_FILE, CONFIG_FILE) if (folder / name).exists()]
+    if found:
+        raise WorkInFolder(
+            f"{folder} holds weights already ({', '.join(found)}): choose another --out, or move them away"
         )
 
 
