@@ -63,6 +63,14 @@ def test_overrides_reach_into_sections_and_presets():
     assert load_config("ade20k_fcn_resnet101", ["model.head.preset=softmax"]).model.head.kind == "softmax"
 
 
+def test_the_word_no_is_a_precision_although_yaml_reads_it_as_false(tmp_path):
+    (tmp_path / "own.yaml").write_text("train: {precision: no}")
+    assert load_config(tmp_path / "own.yaml").train.precision == "no"
+    assert load_config("scenes", ["train.precision=no"]).train.precision == "no"
+    with pytest.raises(ConfigError, match=r"train\.precision"):
+        load_config("scenes", ["train.precision=yes"])
+
+
 def test_a_file_builds_on_what_it_includes(tmp_path):
     (tmp_path / "base.yaml").write_text("train: {steps: 5, batch_size: 3}\n")
     (tmp_path / "top.yaml").write_text("include: [base.yaml]\ntrain: {steps: 9}\n")

@@ -1,9 +1,11 @@
 """The demo clears what an earlier demo left, and nothing else."""
 
+from contextlib import nullcontext
+
 import pytest
 
 from gmmseg import demo
-from gmmseg.training.run_folder import WorkInFolder, locked
+from gmmseg.training.run_folder import FolderInUse, WorkInFolder, locked
 
 
 class Trained(Exception):
@@ -37,7 +39,22 @@ def test_what_is_not_the_demos_own_is_refused_before_anything_runs(tmp_path, nam
     own = write(tmp_path / name)
     with pytest.raises(WorkInFolder, match="not made by `gmmseg demo`: choose another --out"):
         demo.run_demo(tmp_path, say=str)
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == [own], "no mark, no lock"
     assert own.read_text() == "work"
+
+
+@pytest.mark.parametrize("in_use", [False, True])
+def test_nothing_is_cleared_before_all_folders_are_found_to_be_the_demos(tmp_path, in_use):
+    with pytest.raises(Trained):
+        demo.run_demo(tmp_path, say=str)
+    own = write(tmp_path / "gmm/final/model.safetensors")
+    (tmp_path / "softmax" / demo.MARK).unlink()
+    write(tmp_path / "softmax/thesis.txt")
+    holding = locked(tmp_path / "softmax") if in_use else nullcontext()
+    refusal = FolderInUse if in_use else WorkInFolder
+    with holding, pytest.raises(refusal, match="softmax"):
+        demo.run_demo(tmp_path, say=str)
+    assert own.exists()
 
 
 def test_a_second_demo_replaces_the_first(tmp_path):

@@ -215,6 +215,26 @@ def test_a_checkpoint_of_another_run_does_not_go_on_over_this_one(train, tmp_pat
     assert (tmp_path / "new" / "checkpoints" / "step_00000006.pt").is_file()
 
 
+def test_a_checkpoint_that_is_not_there_starts_no_run(train, tmp_path):
+    (tmp_path / "empty").mkdir()
+    for name in ("empty", "absent", "absent.pt"):
+        for out in (tmp_path / "out", tmp_path / name):
+            code, said = train("--out", out, "--resume-from", tmp_path / name)
+            assert code == 1, name
+            assert f"{tmp_path / name}: there is no such checkpoint; name a file" in said
+    assert list(tmp_path.rglob("*")) == [tmp_path / "empty"]
+
+
+def test_a_run_that_goes_on_in_a_new_folder_has_best_weights_of_its_own(train, tmp_path, monkeypatch):
+    scores = iter([{"score": 0.9}, {"score": 0.1}])
+    monkeypatch.setattr("gmmseg.run.validate", lambda model, dataset: next(scores))
+    train("--out", tmp_path / "one", "train.steps=2")
+    code, said = train("--out", tmp_path / "new", "--resume-from", tmp_path / "one", "train.validate_every=9")
+    assert code == 0, said
+    assert "has no best/: the best weights are chosen from this step on" in said
+    assert weights(tmp_path / "new")[0] == weights(tmp_path / "new")[1]
+
+
 def test_a_folder_in_use_is_refused(train, tmp_path):
     from gmmseg.training.run_folder import locked
 
@@ -257,10 +277,13 @@ def said_about(before, now):
 def test_what_has_no_influence_on_the_weights_is_told_apart_from_what_has():
     before = described()
     assert said_about(before, described()) == []
-    free = ["data.workers=3", "data.root=elsewhere", "train.save_every=7", "inference.window=64", "name=x"]
+    free = ["data.workers=3", "train.save_every=7", "inference.window=64", "name=x"]
     for change in [*free, "model.weights=there.pth"]:
         (heard,) = said_about(before, described(change))
         assert "to the same weights" in heard, change
+    (heard,) = said_about(before, described("data.root=elsewhere"))
+    assert heard.startswith("warning")
+    assert "data.root None -> elsewhere; the weights stay the same only if the images there are" in heard
     for change in ("train.steps=9", "train.learning_rate=0.5", "em.decay=0.5", "data.crop=[8,8]"):
         (heard,) = said_about(before, described(change))
         assert heard.startswith("warning"), change

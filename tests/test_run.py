@@ -16,11 +16,12 @@ from PIL import Image
 
 import gmmseg
 from gmmseg import cli, run
-from gmmseg.config import load_config
+from gmmseg.config import dump_config, load_config
 from gmmseg.data import Scenes, open_dataset
 from gmmseg.evaluation.evaluator import image_maps
 from gmmseg.inference import Choices, Predictor, choose
 from gmmseg.models import InferenceSettings
+from gmmseg.training.run_folder import FolderInUse, WorkInFolder, locked
 
 CLASSES = ("sky", "grass", "thing")
 
@@ -134,6 +135,27 @@ def test_calibrate_chooses_anew_and_says_so(runs, folder_data, tmp_path):
         assert refused.returncode == 1
         assert reason in refused.stderr
     assert gmmseg.from_pretrained(weights).temperature == chosen[1]
+
+
+@pytest.mark.parametrize("part", ["", "best"])
+def test_calibrate_leaves_a_run_alone_that_is_being_written(tmp_path, part):
+    (tmp_path / "config.yaml").write_text(dump_config(load_config("scenes")))
+    gmmseg.build("tiny_unet", num_classes=10, head="softmax").save_pretrained(tmp_path / "best")
+    before = (tmp_path / "best" / "config.json").read_bytes()
+    with locked(tmp_path), pytest.raises(FolderInUse, match=f"{tmp_path}: process"):
+        run.calibrate(tmp_path / part, Scenes("val", length=1))
+    assert (tmp_path / "best" / "config.json").read_bytes() == before
+    run.calibrate(tmp_path / part, Scenes("val", length=1))
+    assert (tmp_path / "best" / "config.json").read_bytes() != before
+
+
+@pytest.mark.parametrize(
+    "words", [["fit", "absent", "--data", "scenes::train"], ["import", "absent.pth"]], ids=["fit", "import"]
+)
+def test_weights_that_are_there_are_not_replaced_by_fitted_or_imported_ones(tmp_path, words):
+    (tmp_path / "model.safetensors").write_text("work")
+    with pytest.raises(WorkInFolder, match=r"holds weights already \(model.safetensors\): choose another"):
+        cli.app([*words, "--out", str(tmp_path)], standalone_mode=False)
 
 
 def test_evaluate_writes_results_and_prints_a_table(runs, folder_data, tmp_path):

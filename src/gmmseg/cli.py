@@ -57,7 +57,9 @@ def train(
     resume: Annotated[
         bool, typer.Option(help="Continue the run in this folder from its newest checkpoint.")
     ] = False,
-    resume_from: Annotated[Path | None, typer.Option(help="Continue from this checkpoint file.")] = None,
+    resume_from: Annotated[
+        Path | None, typer.Option(help="Continue from this checkpoint file, or run folder.")
+    ] = None,
     print_config: Annotated[bool, typer.Option(help="Print the whole configuration and leave.")] = False,
     cpu: Annotated[bool, typer.Option(help="Use the CPU even where there is a GPU.")] = False,
 ) -> None:
@@ -73,9 +75,10 @@ def train(
         _say(dump_config(settings), nl=False)
         return
     from gmmseg import run
+    from gmmseg.training.checkpoint import named_checkpoint
 
     folder = out or Path("runs") / settings.name
-    source = resume_from or (folder if resume else None)
+    source = named_checkpoint(resume_from) if resume_from else folder if resume else None
     with _stoppable():
         weights = run.train(settings, folder, resume=source, cpu=cpu, say=_note)
     if run.join_processes().is_main_process:
@@ -92,7 +95,9 @@ def fit(
 ) -> None:
     """Fit mixtures on the frozen features of a trained softmax model (the paper's post-hoc variant)."""
     from gmmseg import run
+    from gmmseg.training.run_folder import refuse_weights
 
+    refuse_weights(out)
     dataset = run.judged_sets(model, _open(data, default_split="train"))[0]
     with _Bar("fitting") as bar:
         fitted, history = run.fit(run.open_model(model), dataset, components, passes=passes, progress=bar)
@@ -320,7 +325,9 @@ def import_reference(
 ) -> None:
     """Read a checkpoint of the reference project (SegFormer) and write it in our format."""
     from gmmseg.models.reference_import import import_reference as read
+    from gmmseg.training.run_folder import refuse_weights
 
+    refuse_weights(out)
     read(checkpoint).save_pretrained(out)
     _say(f"weights in {out}")
 

@@ -103,6 +103,9 @@ def parse_config(tree: dict[str, Any], source: str = "configuration") -> Config:
     em, model = _section(tree, "em", source), _section(tree, "model", source)
     em = {key: value for key, value in em.items() if key not in OBSOLETE_EM}
     tree["em"] = _with_preset(em, {name: asdict(each) for name, each in PRESETS.items()}, "em", source)
+    train = _section(tree, "train", source)
+    if train.get("precision") is False:  # which is how YAML reads the word no
+        tree["train"] = {**train, "precision": "no"}
     if "head" in model:
         word = isinstance(model["head"], str)
         head = {"preset": model["head"]} if word else _section(model, "head", source, "model.")

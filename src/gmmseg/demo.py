@@ -3,6 +3,7 @@
 import shutil
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 from gmmseg import run
@@ -30,9 +31,7 @@ def run_demo(
 ) -> Path:
     """Train and judge both models on the built-in scenes under ``out``; returns the path of the report."""
     with locked(out):
-        _claim(out, ("report.html", "picture.png"))
-        for name in MODELS:
-            _clear(out / name)
+        _make_room(out)
         return _train_and_judge(out, seed, steps, say, progress)
 
 
@@ -60,23 +59,35 @@ def _train_and_judge(
     return report
 
 
-def _clear(folder: Path) -> None:
-    """Remove the run of an earlier demo."""
-    with locked(folder):
-        _claim(folder, [path.name for path in folder.iterdir() if path.name != LOCK_FILE])
-        for part in ("log.jsonl", "results.json", run.FINISHED_FILE):
-            (folder / part).unlink(missing_ok=True)
-        for part in PARTS:
-            shutil.rmtree(folder / part, ignore_errors=True)
+def _make_room(out: Path) -> None:
+    """Mark the folders as the demo's and remove the runs of an earlier one; first all of them are checked."""
+    folders = [out / name for name in MODELS]
+    with ExitStack() as locks:
+        for folder in folders:
+            locks.enter_context(locked(folder))
+        _refuse_foreign(out, [name for name in ("report.html", "picture.png") if (out / name).exists()])
+        for folder in folders:
+            _refuse_foreign(folder, [path.name for path in folder.iterdir() if path.name != LOCK_FILE])
+        for folder in (out, *folders):
+            (folder / MARK).write_text(
+                "Made by `gmmseg demo`; the next demo with the same --out replaces it.\n"
+            )
+        for folder in folders:
+            _clear(folder)
 
 
-def _claim(folder: Path, replaced: Sequence[str]) -> None:
-    """Mark ``folder`` as the demo's; without a mark it may not hold what would be ``replaced``."""
-    mark = folder / MARK
-    found = [name for name in replaced if (folder / name).exists()]
-    if found and not mark.is_file():
+def _refuse_foreign(folder: Path, replaced: Sequence[str]) -> None:
+    """Raise WorkInFolder where a demo would replace something in a folder that no demo has marked."""
+    if replaced and not (folder / MARK).is_file():
         raise WorkInFolder(
-            f"{folder} holds {', '.join(sorted(found)[:4])} and was not made by `gmmseg demo`: "
+            f"{folder} holds {', '.join(sorted(replaced)[:4])} and was not made by `gmmseg demo`: "
             "choose another --out, or move it away"
         )
-    mark.write_text("Made by `gmmseg demo`; the next demo with the same --out replaces it.\n")
+
+
+def _clear(folder: Path) -> None:
+    """Remove the run of an earlier demo."""
+    for part in ("log.jsonl", "results.json", run.FINISHED_FILE):
+        (folder / part).unlink(missing_ok=True)
+    for part in PARTS:
+        shutil.rmtree(folder / part, ignore_errors=True)

@@ -8,7 +8,7 @@ from gmmseg.config import Config, config_tree
 from gmmseg.data import SegmentationData
 from gmmseg.training.checkpoint import CheckpointError
 
-FREE = ("name", "data.root", "data.validation_split", "data.workers", "data.keep", "inference.",
+FREE = ("name", "data.validation_split", "data.workers", "data.keep", "inference.",
         "model.weights", "train.log_every", "train.validate_every", "train.save_every",
         "train.tensorboard")  # fmt: skip
 """No influence on the weights a run arrives at (model.weights is where it started)."""
@@ -45,9 +45,15 @@ def check_resumable(
             "resume with those it was started with, or start a new run with another --out"
         )
     free = [key for key in changed if key.startswith(FREE)]
-    steering = [key for key in changed if key not in free]
+    moved = [key for key in changed if key == "data.root"]
+    steering = [key for key in changed if key not in free + moved]
     if free:
         say(f"resumed with other settings, to the same weights: {_listed(free, before, now)}")
+    if moved:
+        say(
+            f"warning: resumed with images from elsewhere: {_listed(moved, before, now)}; "
+            "the weights stay the same only if the images there are the same"
+        )
     if steering:
         say(
             f"warning: resumed with other settings: {_listed(steering, before, now)}; "

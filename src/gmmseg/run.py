@@ -45,6 +45,7 @@ from gmmseg.training.checkpoint import (
     CheckpointError,
     find_checkpoint,
     load_checkpoint,
+    named_checkpoint,
     resume_command,
     set_newer_aside,
 )
@@ -83,7 +84,8 @@ def train(
 
     The folder then holds config.yaml, log.jsonl, checkpoints/, best/ (weights of the best validation) and
     final/ (weights of the last step), both with what `settle` finds. ``resume`` is a run folder, whose newest
-    checkpoint is taken, or a checkpoint file. ``say`` is told what a resumed run does differently.
+    checkpoint is taken, or a checkpoint file; only ``folder`` itself may hold none yet. ``say`` is told what
+    a resumed run does differently.
     """
     accelerator = Accelerator(mixed_precision=config.train.precision, cpu=cpu or must_use_cpu())
     say = say if say and accelerator.is_main_process else _keep_quiet
@@ -149,7 +151,8 @@ def _state_to_go_on_from(
     resume: Path | None, folder: Path, about: dict[str, Any], say: Say
 ) -> dict[str, Any] | None:
     """The saved state, found to fit this run; None where it starts. Work of another run is refused."""
-    path = None if resume is None else find_checkpoint(resume)
+    find = find_checkpoint if resume == folder else named_checkpoint
+    path = None if resume is None else find(resume)
     if path is None or path.parent.resolve() != (folder / "checkpoints").resolve():
         refuse_work(folder)
     if path is None:
@@ -170,6 +173,9 @@ def _restore(trainer: Trainer, state: dict[str, Any], say: Say) -> None:
             f"the checkpoint of step {state['step']} does not fit these settings ({str(error)[:200]}); "
             "resume with those it was started with"
         ) from error
+    if trainer.best > float("-inf") and not (trainer.folder / "best" / WEIGHTS_FILE).is_file():
+        trainer.best = float("-inf")  # a score to beat without its weights would leave none in the end
+        say(f"{trainer.folder} has no best/: the best weights are chosen from this step on")
     if trainer.accelerator.is_main_process:
         for path in set_newer_aside(trainer.folder / "checkpoints", trainer.step):
             say(f"a later checkpoint is set aside as {path}")
@@ -235,9 +241,13 @@ def settle(
 def calibrate(
     folder: Path, dataset: Any, *, device: torch.device | str | None = None, progress: Progress | None = None
 ) -> dict[Path, Choices]:
-    """`settle` for the weights of a run folder, without the classes it held out, or for a folder of them."""
+    """`settle` for the weights of a run folder, without the classes it held out, or for a folder of them.
+
+    FolderInUse where a process is writing there.
+    """
     dataset = judged_sets(folder, dataset)[0]
-    return settle(_weights_of(folder) or [folder], dataset, device=device, progress=progress)
+    with locked(_run_folder(folder) or folder):
+        return settle(_weights_of(folder) or [folder], dataset, device=device, progress=progress)
 
 
 def make_segmenter(config: Config, dataset: SegmentationData) -> Segmenter:
@@ -515,10 +525,14 @@ def _weights_of(run_folder: Path) -> list[Path]:
 
 def run_config(folder: Path) -> Config | None:
     """The configuration a run folder, or a folder of weights in one, was trained with."""
-    for place in (folder, folder.parent) if folder.name in _PARTS else (folder,):
-        if (place / "config.yaml").is_file():
-            return load_config(place / "config.yaml")
-    return None
+    place = _run_folder(folder)
+    return None if place is None else load_config(place / "config.yaml")
+
+
+def _run_folder(folder: Path) -> Path | None:
+    """The run folder that ``folder`` is, or that it is a folder of weights in."""
+    places = (folder, folder.parent) if folder.name in _PARTS else (folder,)
+    return next((place for place in places if (place / "config.yaml").is_file()), None)
 
 
 def _without(dataset: Any, settings: DataSettings) -> Any:

@@ -64,6 +64,28 @@ def test_foreign_files_are_refused(tmp_path):
         load_checkpoint(find_checkpoint(tmp_path / "absent.pt"))
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("step", value) for value in ("x", 6.5, -3, True, None)),
+        ("epoch", "x"),
+        ("batches_done", "x"),
+        *(("best", value) for value in ("x", None, float("nan"))),
+        *(("about", value) for value in (5, [], {"name": torch.ones(2)}, {"classes": [torch.ones(2)]})),
+        ("segmenter", None),
+        ("optimizer", 5),
+        ("em", "x"),
+    ],
+)
+def test_a_part_of_another_kind_is_refused_with_the_file_and_the_part(tmp_path, name, value):
+    good = {**state(5), "epoch": 0, "batches_done": 1, "best": float("-inf"), "em": None, "about": {"a": [1]}}
+    path = save_checkpoint(tmp_path, 5, good)
+    assert load_checkpoint(path)["about"] == {"a": [1]}
+    torch.save({**good, name: value}, path)
+    with pytest.raises(CheckpointError, match=f"^{path}: not what a training run writes under '{name}'; "):
+        load_checkpoint(path)
+
+
 def test_a_folder_without_checkpoints_has_none_to_find(tmp_path):
     save_checkpoint(tmp_path / "checkpoints", 3, state(3), label="diverged")
     assert find_checkpoint(tmp_path) is None

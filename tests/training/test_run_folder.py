@@ -1,11 +1,14 @@
 """One writer per run folder, whoever dies or is killed; nothing of value overwritten."""
 
 import json
+import multiprocessing
 import os
 import signal
 import socket
 import subprocess
 import sys
+import time
+from contextlib import suppress
 
 import pytest
 
@@ -67,6 +70,13 @@ def test_a_number_given_to_a_new_process_does_not_keep_the_lock_of_the_old_one(t
         pass
 
 
+@pytest.mark.parametrize("pid", [0, -1, 10**20, True, "1", None, 1.0])
+def test_a_number_no_process_can_have_holds_nothing(tmp_path, pid):
+    hold_by_hand(tmp_path, pid=pid, started=None)
+    with locked(tmp_path):
+        assert json.loads((tmp_path / LOCK_FILE).read_text())["pid"] == os.getpid()
+
+
 def test_a_lock_of_another_machine_is_refused_with_the_file_to_delete(tmp_path):
     hold_by_hand(tmp_path, host=f"not-{socket.gethostname()}", pid=1)
     with pytest.raises(FolderInUse, match=rf"process 1 on not-.* delete {tmp_path}/{LOCK_FILE}"):
@@ -80,15 +90,44 @@ def test_a_lock_nobody_signed_was_left_by_a_kill(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def work_and_die(folder):
+    """Take the lock, see that nobody else is at work, and leave as a killed process does."""
+    while True:
+        with suppress(FolderInUse), locked(folder):
+            try:
+                (folder / "at_work").touch(exist_ok=False)
+            except FileExistsError:
+                os._exit(1)
+            time.sleep(0.002)
+            (folder / "at_work").unlink()
+            os._exit(0)
+
+
+def test_of_many_who_find_the_lock_of_a_dead_process_one_at_a_time_works(tmp_path):
+    """Each of them dies with the lock, so that the others race for it again."""
+    context = multiprocessing.get_context("fork")
+    workers = [context.Process(target=work_and_die, args=(tmp_path,), daemon=True) for _ in range(16)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(20)
+    assert [worker.exitcode for worker in workers] == [0] * 16
+
+
 def test_what_a_killed_run_left_half_written_is_removed_and_nothing_else(tmp_path):
     litter = [
-        ".lock_77",
         ".writing_a",
         "checkpoints/.writing_b",
         "best/.writing_c",
         "best/tmpab12cd_9/model.safetensors",
     ]
-    kept = ["log.jsonl", "checkpoints/step_00000001.pt", "best/model.safetensors", "own/.writing_d"]
+    kept = [
+        ".lock_77",
+        "log.jsonl",
+        "checkpoints/step_00000001.pt",
+        "best/model.safetensors",
+        "own/.writing_d",
+    ]
     for name in litter + kept:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("x")

@@ -2,6 +2,7 @@
 
 import shlex
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,17 @@ def find_checkpoint(run: Path) -> Path | None:
     return next(iter(list_checkpoints(run / "checkpoints")), None)
 
 
+def named_checkpoint(source: Path) -> Path:
+    """`find_checkpoint` where there must be one; CheckpointError otherwise."""
+    path = find_checkpoint(source)
+    if path is None or not path.is_file():
+        raise CheckpointError(
+            f"{source}: there is no such checkpoint; name a file checkpoints/step_*.pt of a run, "
+            "or a run folder that holds some"
+        )
+    return path
+
+
 def load_checkpoint(path: Path) -> dict[str, Any]:
     """The state in ``path``; a damaged or foreign file is refused, with the way to go on without it."""
     if not path.is_file():
@@ -54,7 +66,41 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
         ) from error
     if not isinstance(state, dict) or "step" not in state:
         raise CheckpointError(f"{path}: not a checkpoint of a training run")
+    odd = [name for name, fits in _KINDS.items() if name in state and not fits(state[name])]
+    if odd:
+        raise CheckpointError(
+            f"{path}: not what a training run writes under {', '.join(map(repr, odd))}; {_way_on(path)}"
+        )
     return state
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _is_state(value: Any) -> bool:
+    return isinstance(value, dict)
+
+
+def _is_part(value: Any) -> bool:
+    return value is None or isinstance(value, dict)
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether it can be compared with settings: words, numbers, and lists and dictionaries of them."""
+    if isinstance(value, dict | list):
+        return all(map(_is_plain, value.values() if isinstance(value, dict) else value))
+    return value is None or isinstance(value, str | int | float)
+
+
+_KINDS: dict[str, Callable[[Any], bool]] = {
+    **dict.fromkeys(("step", "epoch", "batches_done"), _is_count),
+    "best": lambda value: type(value) in (int, float) and value == value,
+    **dict.fromkeys(("segmenter", "optimizer", "schedule"), _is_state),
+    **dict.fromkeys(("em", "average", "warm_classifier"), _is_part),
+    "about": lambda value: _is_part(value) and _is_plain(value),
+}
+"""What the parts of a state must be; earlier versions have written fewer of them."""
 
 
 def set_newer_aside(folder: Path, step: int) -> list[Path]:

@@ -4,14 +4,14 @@ import json
 import os
 import shutil
 import socket
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from gmmseg.atomic import LEFTOVER_PREFIX
 from gmmseg.distributed import any_process, rank
+from gmmseg.models.checkpoint import CONFIG_FILE, WEIGHTS_FILE
 from gmmseg.training.checkpoint import list_checkpoints
 
 LOCK_FILE = ".lock"
@@ -37,6 +37,15 @@ def refuse_work(folder: Path) -> None:
         raise WorkInFolder(
             f"{folder} holds trained weights ({', '.join(weights)}) and no checkpoint to go on from: "
             "choose another --out, or move them away"
+        )
+
+
+def refuse_weights(folder: Path) -> None:
+    """Raise WorkInFolder where ``folder`` is a folder of weights, which others would replace."""
+    found = [name for name in (WEIGHTS_FILE, CONFIG_FILE) if (folder / name).exists()]
+    if found:
+        raise WorkInFolder(
+            f"{folder} holds weights already ({', '.join(found)}): choose another --out, or move them away"
         )
 
 
@@ -80,30 +89,49 @@ def _take_lock(folder: Path) -> Exception | None:
 
 
 def _create_lock(path: Path) -> None:
-    try:
-        handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
-    except FileExistsError:
-        _remove_stale(path)
-        return _create_lock(path)
-    with os.fdopen(handle, "w") as file:
+    """Write this process into the lock, new or of a process that is gone; FolderInUse if that may run.
+
+    The file is looked at and signed in place, by one process at a time: moved or removed, it could be that
+    of another one who was faster.
+    """
+    with _open_lock(path) as file:
+        _hold_back_others(file)
+        if not _is_still(file, path):  # its owner has left and removed it meanwhile
+            return _create_lock(path)
+        owner = _parse_owner(file.read())
+        if owner is not None:
+            _refuse_living(owner, path)
+        file.seek(0)
+        file.truncate()
         json.dump(_this_process(), file)
     return None
 
 
-def _remove_stale(path: Path) -> None:
-    """Remove the lock of a process that is gone; FolderInUse where it may still be running."""
-    owner = _read_owner(path)
-    if owner is not None:
-        _refuse_living(owner, path)
-    aside = path.with_name(f"{path.name}_{os.getpid()}")
+def _open_lock(path: Path) -> TextIO:
     try:
-        os.rename(path, aside)  # of several who try, one succeeds
+        return os.fdopen(os.open(path, os.O_CREAT | os.O_RDWR, 0o666), "r+", errors="replace")
+    except PermissionError:
+        owner = _read_owner(path)
+        if owner is None:
+            raise
+        _refuse_living(owner, path)
+        left = "a run of another user was killed here and its lock cannot be taken over"
+        raise FolderInUse(f"{path.parent}: {left}; delete {path}") from None
+
+
+def _hold_back_others(file: TextIO) -> None:
+    """Wait until no other process looks at the lock; they wait until ``file`` is closed."""
+    with suppress(ImportError, OSError):  # Windows, and file systems that do not offer it
+        import fcntl
+
+        fcntl.flock(file, fcntl.LOCK_EX)
+
+
+def _is_still(file: TextIO, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
     except FileNotFoundError:
-        return
-    if _read_owner(aside) != owner:  # somebody else took the stale lock over in between
-        os.rename(aside, path)
-        raise FolderInUse(f"{path.parent}: another process has just started writing here")
-    aside.unlink()
+        return False
 
 
 def _refuse_living(owner: dict[str, Any], path: Path) -> None:
@@ -119,29 +147,36 @@ def _this_process() -> dict[str, Any]:
 
 
 def _read_owner(path: Path) -> dict[str, Any] | None:
-    """Who holds the lock; None when that was never written, after a moment for a process just writing it."""
-    for _ in range(5):
-        try:
-            owner = json.loads(path.read_text())
-            return owner if isinstance(owner, dict) else None
-        except FileNotFoundError:
-            return None
-        except ValueError:
-            time.sleep(0.05)
-    return None
+    """Who holds the lock; None without one that is signed and can be read."""
+    try:
+        return _parse_owner(path.read_text(errors="replace"))
+    except OSError:
+        return None
+
+
+def _parse_owner(text: str) -> dict[str, Any] | None:
+    """What a lock says; None when a process was killed before it had signed it."""
+    try:
+        owner = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return owner if isinstance(owner, dict) else None
 
 
 def _is_running(owner: dict[str, Any]) -> bool:
     """Whether the process still runs, and is not another one that was given its number since."""
+    pid = owner.get("pid")
+    if type(pid) is not int or pid <= 0:  # to the system 0 and -1 stand for many processes
+        return False
     if os.name == "nt":  # where one cannot ask without disturbing the process
         return True
     try:
-        os.kill(int(owner["pid"]), 0)
-    except (ProcessLookupError, KeyError, ValueError, TypeError):
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
         return False
     except PermissionError:
         pass  # somebody else's, so it exists
-    started = _start_of(owner["pid"])
+    started = _start_of(pid)
     return started == owner.get("started") and started != "ended"
 
 
@@ -155,8 +190,6 @@ def _start_of(pid: int) -> str | None:
 
 
 def _clear_leftovers(folder: Path) -> None:
-    for stale in folder.glob(f"{LOCK_FILE}_*"):
-        stale.unlink(missing_ok=True)
     for place in (folder, *(folder / part for part in PARTS)):
         for leftover in place.glob(f"{LEFTOVER_PREFIX}*"):
             leftover.unlink(missing_ok=True)
