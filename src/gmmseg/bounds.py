@@ -37,9 +37,13 @@ Side = Annotated[int, Ge(1), Le(65_536)]
 """A side of an image or window in pixels."""
 SideOrNone = Annotated[int, Ge(0), Le(65_536)]
 """The same, or 0 for none."""
+Workers = Annotated[int, Ge(0), Le(1024)]
+"""Processes that load images; 0 for none beside the one that trains."""
 Seed = Annotated[int, Ge(0), Lt(2**32)]
 Positive = Annotated[float, Gt(0)]
 NotNegative = Annotated[float, Ge(0)]
+Factor = Annotated[float, Ge(0.01), Le(100)]
+"""How much larger an image is made: beyond this a pixel is the whole image, or the image one pixel."""
 Share = Annotated[float, Ge(0), Le(1)]
 Kept = Annotated[float, Ge(0), Lt(1)]
 """What is kept of an old value when a new one arrives: all of it would never learn."""

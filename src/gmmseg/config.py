@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from gmmseg.bounds import CountOrNone, FolderName, Positive, Side, Text, check_bounds, shown
+from gmmseg.bounds import Factor, FolderName, Side, Text, Workers, check_bounds, shown
 from gmmseg.mixture.settings import PRESETS, EMSettings
 from gmmseg.models.heads import HEAD_PRESETS, HeadSettings, head_settings
 from gmmseg.models.settings import InferenceSettings
@@ -44,12 +44,12 @@ class DataSettings:
     """Classes hidden from training (their pixels are ignored), for an open-world test to look for."""
     crop: tuple[Side, Side] = (96, 160)
     """Height and width of training crops."""
-    scale: tuple[Positive, Positive] = (0.5, 2.0)
+    scale: tuple[Factor, Factor] = (0.5, 2.0)
     short_side: Side | None = None
     """Images are first resized to this shorter side."""
     balanced: bool = False
     """Draw a class first and then an image that holds it, instead of images evenly."""
-    workers: CountOrNone = 2
+    workers: Workers = 2
     keep: bool = False
     """Keep samples in memory once read: for small sets and few workers."""
 
