@@ -5,9 +5,18 @@ from types import NoneType
 from typing import Annotated, Literal, get_args, get_origin, get_type_hints
 
 import pytest
+import yaml
 
-from gmmseg.bounds import broken_rule, check_bounds, shown
-from gmmseg.config import Config, ConfigError, DataSettings, InferenceSettings, ModelSettings, parse_config
+from gmmseg.bounds import broken_rule, shown
+from gmmseg.config import (
+    Config,
+    ConfigError,
+    DataSettings,
+    InferenceSettings,
+    ModelSettings,
+    dump_config,
+    parse_config,
+)
 from gmmseg.mixture import EMSettings
 from gmmseg.models.heads import HeadSettings
 from gmmseg.training.settings import TrainSettings
@@ -131,10 +140,39 @@ def test_ordinary_names_are_names(name):
     assert parse_config({"name": name}).name == name
 
 
-def test_numbers_of_numpy_are_numbers():
+def test_numbers_of_numpy_and_lists_become_those_of_a_file():
     import numpy as np
 
-    check_bounds(TrainSettings(steps=np.int64(3), learning_rate=np.float32(0.1)))
+    train = TrainSettings(steps=np.int64(3), learning_rate=np.float64(0.5), milestones=[np.float32(0.5)])
+    config = Config(train=train, data=DataSettings(crop=[32, 48]))
+    assert parse_config(yaml.safe_load(dump_config(config))) == config
+    assert config.data.crop == (32, 48)
+    assert [type(each) for each in (train.steps, train.learning_rate, *train.milestones)] == [
+        int,
+        float,
+        float,
+    ]
+
+
+def test_integers_beyond_any_float_are_refused():
+    with pytest.raises(ValueError, match=r"^learning_rate must be finite"):
+        TrainSettings(learning_rate=10**400)
+    with pytest.raises(ConfigError, match="learning_rate"):
+        parse_config({"train": {"learning_rate": 10**400}})
+
+
+@pytest.mark.parametrize(
+    ("tree", "message"),
+    [
+        ({"train": {"steps": True}}, "x: train.steps: must be a whole number, got True"),
+        ({"train": {"ema": False}}, "x: train.ema: must be a number, got False"),
+        ({"data": {"crop": [True, 5]}}, r"x: data.crop: must be a whole number, got \[True, 5\]"),
+        ({"name": "a/b"}, "x: name must name one folder"),
+    ],
+)
+def test_a_file_is_refused_with_its_key(tree, message):
+    with pytest.raises(ConfigError, match=f"^{message}"):
+        parse_config(tree, "x")
 
 
 def test_a_value_in_a_message_stays_short():

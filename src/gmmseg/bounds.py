@@ -5,9 +5,9 @@ class calls `check_bounds` in ``__post_init__``. The bounds are those of `annota
 reads too: a configuration file is refused key by key, and an object made in Python by the same annotation.
 """
 
-import math
 import re
 import reprlib
+import sys
 from dataclasses import fields
 from functools import cache
 from numbers import Integral, Real
@@ -37,9 +37,13 @@ Side = Annotated[int, Ge(1), Le(65_536)]
 """A side of an image or window in pixels."""
 SideOrNone = Annotated[int, Ge(0), Le(65_536)]
 """The same, or 0 for none."""
+Workers = Annotated[int, Ge(0), Le(1024)]
+"""Processes that load images; 0 for none beside the one that trains."""
 Seed = Annotated[int, Ge(0), Lt(2**32)]
 Positive = Annotated[float, Gt(0)]
 NotNegative = Annotated[float, Ge(0)]
+Factor = Annotated[float, Ge(0.01), Le(100)]
+"""How much larger an image is made: beyond this a pixel is the whole image, or the image one pixel."""
 Share = Annotated[float, Ge(0), Le(1)]
 Kept = Annotated[float, Ge(0), Lt(1)]
 """What is kept of an old value when a new one arrives: all of it would never learn."""
@@ -61,14 +65,27 @@ _KINDS: dict[Any, tuple[Any, str]] = {
 
 
 def check_bounds(settings: Any) -> None:
-    """Hold every field of a settings object to its annotation: ValueError names the field and its rule."""
+    """Hold every field of a settings object to its annotation: ValueError names the field and its rule.
+
+    Lists become tuples, and numbers of other libraries Python's own, as in settings read from a file.
+    """
     kind: Any = type(settings)
     hints = _hints(kind)
     for field in fields(settings):
-        value = getattr(settings, field.name)
+        value = plain(getattr(settings, field.name))
+        object.__setattr__(settings, field.name, value)  # settings are frozen
         broken = broken_rule(value, hints[field.name])
         if broken:
             raise ValueError(f"{field.name} {broken}, got {shown(value)}")
+
+
+def plain(value: Any) -> Any:
+    """``value`` with tuples for lists, and int and float for other kinds of numbers."""
+    if isinstance(value, list | tuple):
+        return tuple(map(plain, value))
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return value
+    return int(value) if isinstance(value, Integral) else float(value)
 
 
 def broken_rule(value: Any, hint: Any) -> str | None:
@@ -119,7 +136,7 @@ def _broken_kind(value: Any, kind: Any) -> str | None:
     wanted, words = _KINDS.get(kind, (kind, f"{getattr(kind, '__name__', kind)}"))
     if not isinstance(value, wanted) or (isinstance(value, bool) and kind is not bool):
         return f"must be {words}"
-    if kind is float and not math.isfinite(value):
+    if kind is float and not abs(value) <= sys.float_info.max:  # NaN too, and integers no float can hold
         return "must be finite"
     return None
 

@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from gmmseg.bounds import CountOrNone, FolderName, Positive, Side, Text, check_bounds, shown
+from gmmseg.bounds import Factor, FolderName, Side, Text, Workers, broken_rule, check_bounds, shown
 from gmmseg.mixture.settings import PRESETS, EMSettings
 from gmmseg.models.heads import HEAD_PRESETS, HeadSettings, head_settings
 from gmmseg.models.settings import InferenceSettings
@@ -44,12 +44,12 @@ class DataSettings:
     """Classes hidden from training (their pixels are ignored), for an open-world test to look for."""
     crop: tuple[Side, Side] = (96, 160)
     """Height and width of training crops."""
-    scale: tuple[Positive, Positive] = (0.5, 2.0)
+    scale: tuple[Factor, Factor] = (0.5, 2.0)
     short_side: Side | None = None
     """Images are first resized to this shorter side."""
     balanced: bool = False
     """Draw a class first and then an image that holds it, instead of images evenly."""
-    workers: CountOrNone = 2
+    workers: Workers = 2
     keep: bool = False
     """Keep samples in memory once read: for small sets and few workers."""
 
@@ -123,7 +123,8 @@ def _problem(error: Any) -> str:
     key, message = ".".join(map(str, error["loc"])), error["msg"].removeprefix("Value error, ")
     if error["type"] == "literal_error":
         message = f"choose {error['ctx']['expected']}"
-    return f"{key}: {message}" + ("" if error["type"] == "value_error" else f", got {shown(error['input'])}")
+    where = f"{key}: " if key else ""  # a rule of the whole configuration names its key itself
+    return f"{where}{message}" + ("" if error["type"] == "value_error" else f", got {shown(error['input'])}")
 
 
 def dump_config(config: Config) -> str:
@@ -258,7 +259,8 @@ def _with_preset(
 
 
 def _refuse_unknown(tree: dict[str, Any], kind: Any, source: str, where: str) -> None:
-    """Unknown keys are refused by name, with the known ones."""
+    """Unknown keys are refused by name, with the known ones; true and false, which pydantic reads as 1 and 0,
+    are refused as numbers."""
     known = {each.name: each.type for each in fields(kind)}
     for key, value in tree.items():
         if key not in known:
@@ -267,8 +269,18 @@ def _refuse_unknown(tree: dict[str, Any], kind: Any, source: str, where: str) ->
             raise ConfigError(
                 f"{source}: unknown key {f'{where}{key}'!r}; there are: {', '.join(known)}{meant}"
             )
+        rule = _rule_for_booleans(value, known[key])
+        if rule and rule.endswith("number"):
+            raise ConfigError(f"{source}: {where}{key}: {rule}, got {shown(value)}")
         if isinstance(value, dict) and hasattr(known[key], "__dataclass_fields__"):
             _refuse_unknown(value, known[key], source, f"{where}{key}.")
+
+
+def _rule_for_booleans(value: Any, hint: Any) -> str | None:
+    """What true, false or a list with one of them breaks of ``hint``; deeper down a file may be endless."""
+    given = tuple(value) if isinstance(value, list) else value
+    parts = given if isinstance(given, tuple) else (given,)
+    return broken_rule(given, hint) if any(isinstance(part, bool) for part in parts) else None
 
 
 def _plain(value: Any) -> Any:

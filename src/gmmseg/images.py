@@ -71,15 +71,25 @@ def open_image(path: Path, *, max_pixels: int = MAX_PIXELS) -> Image.Image:
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such image file")
     image = _open_of_any_size(path)
-    pixels = image.width * image.height
-    if pixels > max_pixels:
+    try:
+        check_pixels(path, image.size, max_pixels)
+    except ImageError:
         image.close()
-        raise ImageError(
-            path,
-            f"its {image.width}x{image.height} = {pixels:,} pixels exceed the limit of {max_pixels:,}; "
-            f"make it smaller, or trust it: predict --max-pixels {pixels}, in Python max_pixels={pixels}",
-        )
+        raise
     return image
+
+
+def check_pixels(source: object, size: tuple[int, int], max_pixels: int, *, kind: str = "image") -> None:
+    """Refuse an image or a frame whose ``size`` (width, height) is of more than ``max_pixels``."""
+    width, height = size
+    pixels = width * height
+    if pixels > max_pixels:
+        raise ImageError(
+            source,
+            f"its {width}x{height} = {pixels:,} pixels exceed the limit of {max_pixels:,}; "
+            f"make it smaller, or trust it: predict --max-pixels {pixels}, in Python max_pixels={pixels}",
+            kind=kind,
+        )
 
 
 def _open_of_any_size(path: Path) -> Image.Image:

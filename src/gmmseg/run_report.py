@@ -351,7 +351,8 @@ def _training(subjects: list[Subject]) -> Section | None:
 
 def _settings(subjects: list[Subject]) -> Section | None:
     texts = [f"# {subject.name}\n{subject.config}" for subject in subjects if subject.config]
-    versions = [f"# versions\n{subject.results['versions']}" for subject in subjects[:1] if subject.results]
+    known = [(subject.results or {}).get("versions") for subject in subjects[:1]]
+    versions = [f"# versions\n{each}" for each in known if each]
     if not texts + versions:
         return None
     return Section("Settings", "Everything needed to run it again.", details="\n".join(texts + versions))

@@ -72,6 +72,18 @@ def test_small_images_are_padded_to_ignore() -> None:
     assert (padded.image[:, 20:] == 0).all()
 
 
+@pytest.mark.parametrize("size", [(1, 1), (32, 48)])
+def test_an_image_may_shrink_to_one_pixel_its_mean(size: tuple[int, int]) -> None:
+    sample = Sample(
+        torch.arange(3 * 32 * 48).reshape(3, 32, 48).to(torch.uint8), torch.ones(32, 48).long(), "x"
+    )
+    small = RandomScaleCrop(size, (0.01, 0.01), max_share=1.0)(sample, Generator().manual_seed(0))
+    assert small.image.shape == (3, *size)
+    assert small.image.dtype == torch.uint8
+    assert (small.labels != IGNORE).sum() == 1
+    assert ((small.image[:, 0, 0] - sample.image.float().mean((1, 2))).abs() < 30).all()
+
+
 def test_crops_of_one_class_are_avoided() -> None:
     labels = torch.zeros(60, 200, dtype=torch.uint8)
     labels[:, 100:120] = 1

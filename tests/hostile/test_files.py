@@ -185,6 +185,17 @@ def test_results(place, world, key, new, command):
     assert_refused(place, [command, "bad.json"], ["bad.json"])
 
 
+def test_results_without_versions_are_reported(place, world):
+    whole = json.loads((world / "results.json").read_text())
+    (place / "old.json").write_text(json.dumps(changed(whole, "versions", DELETE)))
+    outcome = invoke("report", "old.json")
+    assert outcome.code == 0, outcome.err
+    assert "# versions" not in (place / "report.html").read_text()
+    (place / "old.json").write_text(json.dumps(whole))
+    assert invoke("report", "old.json").code == 0
+    assert "# versions" in (place / "report.html").read_text()
+
+
 JSONS = [
     b"",
     b"{",

@@ -93,6 +93,14 @@ def test_a_video_that_is_cut_off_is_a_failure(segmenter, tmp_path, make_video, s
     assert "cut off" in reason
 
 
+def test_the_limit_of_pixels_holds_for_the_frames_of_a_video(segmenter, video, tmp_path):
+    refused = predict_files(Predictor(segmenter, max_pixels=32 * 48 - 1), [video], tmp_path / "none")
+    assert refused.done == 0
+    ((_, reason),) = refused.failed
+    assert "not a readable video, its 48x32 = 1,536 pixels exceed the limit of 1,535" in reason
+    assert predict_files(Predictor(segmenter, max_pixels=32 * 48), [video], tmp_path / "all").done == 5
+
+
 def test_odd_directory_entries_are_listed_and_the_rest_is_done(segmenter, folder, tmp_path):
     (folder / "broken.jpg").unlink()
     (folder / "dangling.png").symlink_to(folder / "gone.png")

@@ -48,6 +48,16 @@ def test_earlier_predictions_are_not_predicted_again(tree):
     assert names(tree / "in", out=tree / "in/out") == ["a.jpg", "a.png", "clip.mp4", "sub/b.JPEG"]
 
 
+def test_folders_behind_links_are_looked_through_once(tree):
+    (tree / "other/up").symlink_to(tree / "in")
+    (tree / "in/linked").symlink_to(tree / "other")
+    (tree / "in/again").symlink_to(tree / "in/sub")
+    (tree / "in/sub/around").symlink_to("..")
+    expected = ["a.jpg", "a.png", "clip.mp4", "sub/b.JPEG", "linked/a.jpg"]
+    assert names(tree / "in", out=tree / "out") == expected
+    assert names(tree / "in", out=tree / "other") == expected[:-1]
+
+
 def test_missing_inputs_and_writing_into_the_input_are_refused(tree):
     with pytest.raises(FileNotFoundError, match="gone: no such file or folder"):
         names(tree / "gone", out=tree / "out")

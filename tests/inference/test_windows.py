@@ -194,9 +194,18 @@ def test_an_evaluation_copy_shares_weights_and_leaves_modes_alone():
     assert in_evaluation_mode(twin) is twin
 
 
-def test_weights_that_are_not_numbers_are_refused():
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_weights_that_are_not_finite_are_refused(value):
     segmenter = gmmseg.build("tiny_unet", num_classes=4, head="softmax")
     with torch.no_grad():
-        next(segmenter.head.parameters()).view(-1)[0] = torch.nan
+        list(segmenter.head.parameters())[-1].view(-1)[0] = value  # the bias: only its class is spoilt
     with pytest.raises(ValueError, match="NaN"):
         forward(segmenter, torch.rand(1, 3, 32, 32))
+
+
+def test_scores_may_be_infinite_but_must_be_numbers(segmenter):
+    image = torch.rand(1, 3, 32, 32)
+    endless = whole(segmenter, image, [lambda output: strangeness(output) + torch.inf])
+    assert endless.scores.isinf().all()
+    with pytest.raises(ValueError, match=r"NaN.*train again"):
+        whole(segmenter, image, [lambda output: strangeness(output) * torch.nan])

@@ -294,6 +294,11 @@ def test_relative_floor_follows_the_data(generator):
     assert mixture.variances[..., 0].min() > 0.1 * mixture.variances.mean()
 
 
+def test_a_memory_that_does_not_fit_is_refused_by_its_key():
+    with pytest.raises(ValueError, match=r"^em\.memory_size=2000000000 takes [\d,.]+ GiB.*make it smaller"):
+        OnlineEM(ClassMixture(19, 5, 64), EMSettings(memory_size=2_000_000_000))
+
+
 def test_refusals():
     em = OnlineEM(ClassMixture(3, 2, 4))
     with pytest.raises(ValueError, match=r"expected points \(n 4\)"):

@@ -37,6 +37,17 @@ def test_weights_of_earlier_versions_have_no_checksum_and_load(folder):
     assert all(torch.equal(value, loaded[name]) for name, value in state.items())
 
 
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
+def test_weights_that_are_not_finite_are_refused_by_name(folder, value):
+    model = gmmseg.from_pretrained(folder)
+    name, weights = next(iter(model.named_parameters()))
+    with torch.no_grad():
+        weights.view(-1)[0] = value
+    model.save_pretrained(folder)  # with a checksum that fits
+    with pytest.raises(WeightsError, match=rf"model\.safetensors: 1 of its tensors .*{name}.*earlier step"):
+        gmmseg.from_pretrained(folder)
+
+
 def test_equal_weights_are_equal_files_and_nothing_else_stays(folder, tmp_path):
     gmmseg.from_pretrained(folder).save_pretrained(tmp_path / "again")
     assert (tmp_path / "again" / WEIGHTS_FILE).read_bytes() == (folder / WEIGHTS_FILE).read_bytes()

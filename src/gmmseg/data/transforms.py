@@ -150,7 +150,10 @@ def _cut(sample: Sample, window: Window) -> Sample:
     # against the image by half a pixel; a plain tensor can be resized by "nearest exact", the middle.
     plain = v2.crop(labels, *box).as_subclass(Tensor)[None]
     nearest = v2.resize(plain, size, interpolation=v2.InterpolationMode.NEAREST_EXACT)[0]
-    return _sample(v2.resized_crop(image, *box, size=size, antialias=True), nearest, sample.name)
+    # torch's kernel for bytes fails where a single pixel is left; that for floats does not.
+    source = image.float() if size == [1, 1] else image
+    smooth = v2.resized_crop(source, *box, size=size, antialias=True)
+    return _sample(smooth.round().to(torch.uint8), nearest, sample.name)
 
 
 def _pad(sample: Sample, size: tuple[int, int]) -> Sample:

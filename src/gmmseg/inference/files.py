@@ -103,7 +103,7 @@ def _images(item: Input, max_pixels: int) -> Iterator[tuple[str, Tensor]]:
     if not item.is_video:
         yield item.name, load_image(item.path, max_pixels=max_pixels)
         return
-    for index, frame in enumerate(frames(item.path)):
+    for index, frame in enumerate(frames(item.path, max_pixels=max_pixels)):
         yield f"{item.name}/{index:06d}", load_image(frame)
 
 

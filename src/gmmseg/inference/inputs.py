@@ -1,6 +1,7 @@
 """Which files to predict, and what to call what becomes of them."""
 
 import os
+from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +26,7 @@ def find_inputs(paths: Iterable[str | os.PathLike], out_dir: Path) -> list[Input
     """Files as they are given; of folders, all images and videos in them, deep down, without ``out_dir``.
 
     Names are paths relative to the folder given, prefixed with its name when there are several inputs. A file
-    named explicitly is taken whatever its suffix.
+    named explicitly is taken whatever its suffix. Links are followed; a folder is looked through once.
     """
     given = [Path(path) for path in paths]
     for path in given:
@@ -56,13 +57,32 @@ def _files(root: Path, out_dir: Path, *, prefix: bool) -> Iterator[tuple[Path, s
     if not root.is_dir():
         yield root, root.name
         return
-    for folder, subfolders, names in os.walk(root):
-        subfolders[:] = [name for name in sorted(subfolders) if not _same(Path(folder) / name, out_dir)]
-        for name in sorted(names):
-            path = Path(folder) / name
+    for folder, names in _folders(root, out_dir):
+        for name in names:
+            path = folder / name
             if not name.startswith(".") and path.suffix.lower() in IMAGE_SUFFIXES | VIDEO_SUFFIXES:
                 relative = path.relative_to(root)
                 yield path, str(Path(root.resolve().name) / relative if prefix else relative)
+
+
+def _folders(root: Path, out_dir: Path) -> Iterator[tuple[Path, list[str]]]:
+    """``root`` and the folders in it, deep down, each once, with the names of its files in order.
+
+    Folders that links lead to come last, so that a folder with a place of its own is found there; one
+    that was found already, as where a link leads back up, is left out.
+    """
+    seen = {out_dir.resolve()}
+    starts = deque([root])
+    while starts:
+        for path, subfolders, names in os.walk(starts.popleft()):
+            folder = Path(path)
+            if folder.resolve() in seen:
+                subfolders.clear()
+                continue
+            seen.add(folder.resolve())
+            subfolders.sort()
+            starts.extend(folder / name for name in subfolders if (folder / name).is_symlink())
+            yield folder, sorted(names)
 
 
 def _unique(name: str, taken: set[str]) -> str:

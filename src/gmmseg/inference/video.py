@@ -5,17 +5,18 @@ from pathlib import Path
 
 import numpy as np
 
-from gmmseg.images import ImageError
+from gmmseg.images import MAX_PIXELS, ImageError, check_pixels
 
 VIDEO_SUFFIXES = frozenset({".mp4", ".m4v", ".mov", ".mkv", ".webm", ".avi", ".mpg", ".mpeg", ".ogv", ".wmv"})
 PRESENT = 0.9
 """A video with less than this share of what its header promises is cut off."""
 
 
-def frames(path: Path) -> Iterator[np.ndarray]:
+def frames(path: Path, *, max_pixels: int = MAX_PIXELS) -> Iterator[np.ndarray]:
     """The frames of a video one after the other, each (h w 3) uint8 RGB, turned upright.
 
-    A video that ends before its header says is an ImageError, after the frames there are.
+    Frames of more than ``max_pixels`` are an ImageError, and so is, after the frames there are, a video that
+    ends before its header says.
     """
     av = _pyav(path)
     _check_file(path)
@@ -23,7 +24,9 @@ def frames(path: Path) -> Iterator[np.ndarray]:
     try:
         with av.open(str(path)) as container:
             stream = _stream(container, path)
+            check_pixels(path, (stream.width, stream.height), max_pixels, kind="video")
             for frame in container.decode(stream):
+                check_pixels(path, (frame.width, frame.height), max_pixels, kind="video")
                 turns = round(getattr(frame, "rotation", 0) / 90)  # older PyAV does not tell
                 yield np.ascontiguousarray(np.rot90(frame.to_ndarray(format="rgb24"), turns))
                 seen, end = seen + 1, max(end, (frame.time or 0.0) + _seconds_per_frame(stream))

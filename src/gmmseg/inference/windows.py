@@ -27,6 +27,10 @@ REPEATED = 64
 STRIP_PIXELS = 1 << 22
 """Maps are resized to the size of a larger image than this in strips."""
 
+NOT_FINITE = (
+    "the network's output is not finite (NaN or infinity), so its weights are damaged or training diverged: "
+    "use weights of an earlier step, or train again"
+)
 
 Reading = Callable[[SegmenterOutput], Tensor]
 """Makes one map (b h w) of an output at the network's resolution."""
@@ -113,6 +117,8 @@ def _read(reading: Reading, output: SegmenterOutput) -> Tensor:
             f"{name} gives {tuple(scores.shape)} where the network has {tuple(output.logits[:, 0].shape)} "
             "cells: it reads points, and this network's points are not its cells (Mask2Former's are queries)"
         )
+    if bool(scores.isnan().any()):  # infinity is a score, the strangest or the most ordinary one
+        raise ValueError(NOT_FINITE)
     return scores
 
 
@@ -261,15 +267,12 @@ def upsampled_rows(maps: Tensor, size: tuple[int, int], rows: slice) -> Tensor:
 def forward(segmenter: Segmenter, images: Tensor) -> SegmenterOutput:
     """One pass in evaluation mode without gradients; neither mode nor state of the segmenter is touched.
 
-    An output that is not a number is refused: no threshold would call it unknown.
+    An output that is not finite is refused: its posterior is no number, and no threshold calls it unknown.
     """
     with torch.inference_mode():
         output = in_evaluation_mode(segmenter)(images)
-    if bool(output.logits.isnan().any()):
-        raise ValueError(
-            "the network's output is not a number (NaN), so its weights are damaged or training diverged: "
-            "use weights of an earlier step, or train again"
-        )
+    if not bool(output.logits.isfinite().all()):
+        raise ValueError(NOT_FINITE)
     return output
 
 

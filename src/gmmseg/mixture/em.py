@@ -398,4 +398,11 @@ def make_memory(mixture: ClassMixture, settings: EMSettings) -> Memory:
     if settings.memory == "statistics":
         return DecayedStatistics(c, k, d, decay=settings.decay, device=device)
     dtype = torch.float16 if settings.memory_float16 else torch.float32
-    return FeatureQueue(c, k, d, capacity=settings.memory_size, dtype=dtype, device=device)
+    try:
+        return FeatureQueue(c, k, d, capacity=settings.memory_size, dtype=dtype, device=device)
+    except RuntimeError as error:  # what torch's allocators raise
+        size = c * k * settings.memory_size * d * dtype.itemsize / 2**30
+        raise ValueError(
+            f"em.memory_size={settings.memory_size} takes {size:,.1f} GiB for {c} x {k} components of {d} "
+            "dimensions, more than there is: make it smaller, or keep moments only (em.memory=statistics)"
+        ) from error

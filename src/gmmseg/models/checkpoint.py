@@ -139,10 +139,12 @@ def _tuples(value: Any) -> Any:
 
 
 def read_state(segmenter: "Segmenter", folder: Path) -> None:
-    """Fill ``segmenter`` from model.safetensors; anything missing, left over or misshapen is an error."""
+    """Fill ``segmenter`` from model.safetensors; what is missing, left over, misshapen
+    or not finite is an error."""
     path = folder / WEIGHTS_FILE
     state = read_weights(path)
     _check_whole(path, state)
+    _check_finite(path, state)
     expected = segmenter.state_dict()
     faults = [f"missing {name}" for name in expected if name not in state]
     faults += [f"unexpected {name}" for name in state if name not in expected]
@@ -165,6 +167,20 @@ def _check_whole(path: Path, state: dict[str, Tensor]) -> None:
     if kept is not None and kept != checksum(state):
         raise WeightsError(
             f"{path}: damaged, its values do not fit the checksum kept in it; fetch or write it again"
+        )
+
+
+def _check_finite(path: Path, state: dict[str, Tensor]) -> None:
+    """Refuse what no network can compute with: all it says would be NaN."""
+    broken = [
+        name
+        for name, value in state.items()
+        if value.is_floating_point() and not bool(value.isfinite().all())
+    ]
+    if broken:
+        raise WeightsError(
+            f"{path}: {len(broken)} of its tensors hold NaN or infinity ({', '.join(broken[:4])}), so "
+            "training diverged or it is damaged; use weights of an earlier step, or train again"
         )
 
 
