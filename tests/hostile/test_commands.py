@@ -86,7 +86,7 @@ WORDS = [
     (["evaluate", "{world}/run", "-d", "folder:{world}/data", "--stride", "9"], ["stride", "window"]),
     (["predict", "{world}/data/images/val/0.png", "-m", "{world}/run", "--stride", "9"], ["stride", "window"]),
     (["predict", "{world}/data/images/val/0.png", "-m", "{world}/run", "--window", "8", "--stride", "9"], ["9"]),
-    (["predict", "{world}/data/images/val/0.png", "-m", ""], [""]),
+    (["predict", "{world}/data/images/val/0.png", "-m", ""], ["config.json is missing"]),
     (["predict", "absent.png", "-m", "{world}/run"], ["absent.png: no such file"]),
     (["score", "--scores", "{world}/scores", "--masks", "{world}/masks", "--components", "x"], ["anomaly"]),
     (["score", "--scores", "{world}/scores", "--masks", "{world}/scores"], ["scores: holds no mask"]),
