@@ -320,7 +320,7 @@ def test_reference_checkpoints(place, write, word):
 TOO_FEW = {
     "check": "undefined label value",
     "evaluate": "folder has 2 classes, the model 3",
-    "fit": "does not define: 2",
+    "fit": "2 classes, the model 3",
 }
 DATA = [
     # which file of the set, what becomes of it, words of the message

@@ -1,4 +1,5 @@
 import copy
+import dataclasses
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from types import MethodType
@@ -236,3 +237,13 @@ def test_a_predictor_sees_what_is_trained_after_it_was_made():
     after = predictor.predict(image).posterior
     assert not torch.allclose(before, after)
     assert torch.equal(after, Predictor(copy.deepcopy(segmenter).eval()).predict(image).posterior)
+
+
+def test_an_anomaly_that_is_no_number_is_never_shown(segmenter, monkeypatch):
+    monkeypatch.setattr(segmenter, "forward", lambda images, run=segmenter.forward: nan_evidence(run(images)))
+    with pytest.raises(ValueError, match=r"NaN.*train again"):
+        Predictor(segmenter).predict(torch.rand(3, 32, 32))
+
+
+def nan_evidence(output):
+    return dataclasses.replace(output, evidence=output.evidence * torch.nan)

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from gmmseg.images import MAX_PIXELS, ImageSource, load_image
 from gmmseg.inference.prediction import Prediction
 from gmmseg.inference.windows import (
+    NOT_FINITE,
     Maps,
     Reading,
     fitting,
@@ -174,5 +175,7 @@ def at_short_side(images: Tensor, short_side: int | None) -> Tensor:
 
 def _prediction(maps: Maps) -> Prediction:
     """The Prediction of the one image of a batch of maps."""
-    posterior = maps.posterior[0].float()
-    return Prediction(posterior.argmax(0).to(torch.uint8), posterior, maps.anomaly[0].float())
+    posterior, anomaly = maps.posterior[0].float(), maps.anomaly[0].float()
+    if bool(anomaly.isnan().any()):  # infinity is a score, the strangest or the most ordinary one
+        raise ValueError(NOT_FINITE)
+    return Prediction(posterior.argmax(0).to(torch.uint8), posterior, anomaly)
