@@ -167,20 +167,12 @@ def test_two_processes_find_what_one_finds(tmp_path):
     assert _equal(together, alone)
 
 
-def _equal(one, two, within=1e-6):
-    """Figures to 1e-6; points of curves, whose thresholds are scores of any size, to one in a thousand.
-
-    Points of this untrained network lie close together: sums in another order move the smallest directions of
-    their covariance, and with them single Mahalanobis distances.
-    """
+def _equal(one, two):
     if isinstance(two, dict):
-        each = ((one[key], two[key], 1e-3 if key == "curve" else within) for key in two)
-        return one.keys() == two.keys() and all(_equal(*pair) for pair in each)
+        return one.keys() == two.keys() and all(_equal(one[key], two[key]) for key in two)
     if isinstance(two, list):
-        return len(one) == len(two) and all(_equal(a, b, within) for a, b in zip(one, two))
-    if isinstance(two, float):
-        return one == pytest.approx(two, rel=within, abs=within, nan_ok=True)
-    return one == two
+        return len(one) == len(two) and all(_equal(a, b) for a, b in zip(one, two))
+    return one == pytest.approx(two, abs=1e-6, nan_ok=True) if isinstance(two, float) else one == two
 
 
 def test_anomaly_sets_upsample_scores_alone_and_rank_each_once(predictor, monkeypatch):

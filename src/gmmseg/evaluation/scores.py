@@ -6,7 +6,7 @@ through its share and all get the statistics of the whole set.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -155,7 +155,26 @@ class StandardisedMaxLogit(_SummedScore):
         return -(top - means.to(top.device)[guess]) / deviations.to(top.device)[guess]
 
 
-class Mahalanobis(_SummedScore):
+class _Sums(NamedTuple):
+    """Of points relative to an origin, float64: counts (c) and totals (c d) by class, products (d d)."""
+
+    counts: Tensor
+    totals: Tensor
+    squares: Tensor
+
+    def __add__(self, other: "_Sums") -> "_Sums":  # type: ignore[override]
+        return _Sums(*(one + two.to(one) for one, two in zip(self, other)))
+
+    def moved(self, shift: Tensor) -> "_Sums":
+        """The same sums relative to an origin that lies ``shift`` (d) before this one."""
+        shift = shift.to(self.totals)
+        total = self.totals.sum(0)
+        cross = torch.outer(total, shift)
+        squares = self.squares + cross + cross.T + self.counts.sum() * torch.outer(shift, shift)
+        return _Sums(self.counts, self.totals + self.counts[:, None] * shift, squares)
+
+
+class Mahalanobis(FittedScore):
     """Smallest squared Mahalanobis distance of a point to a class mean, one covariance for all classes."""
 
     name = "mahalanobis"
@@ -165,28 +184,39 @@ class Mahalanobis(_SummedScore):
         self.whitener: Tensor | None = None
         self.means: Tensor | None = None
 
+    def start(self) -> None:
+        self.origin: Tensor | None = None
+        self.sums: _Sums | None = None
+
     def update(self, index: int, output: Output, labels: Tensor) -> None:
-        """Points of each class by count and sum, and the products of all points: rows (c + d, 1 + d)."""
+        """Add the points of a batch, relative to an origin among them: far from it, sums lose digits."""
         points, true = labelled_points(output, labels)
-        points = F.pad(points.double(), (1, 0), value=1.0)
+        if len(points) == 0:
+            return
+        points = points.double()
+        self.origin = points.mean(0) if self.origin is None else self.origin
+        offsets = points - self.origin
         own = F.one_hot(true, output.logits.shape[1]).double()
-        self.add(torch.cat([own.T @ points, points[:, 1:].T @ points]))
+        batch = _Sums(own.sum(0), own.T @ offsets, offsets.T @ offsets)
+        self.sums = batch if self.sums is None else self.sums + batch
 
     def finish(self) -> None:
-        """Class means and the shared covariance."""
-        sums = self.merged_sums()
-        classes = len(sums) - (sums.shape[1] - 1)
-        counts, totals, squares = sums[:classes, 0], sums[:classes, 1:], sums[classes:, 1:]
-        if not bool(counts.any()):
+        """Class means and the shared covariance, from the sums of all processes."""
+        mine = None if self.sums is None or self.origin is None else (self.origin, self.sums)
+        known = [each for each in distributed.gather_objects(mine) if each is not None]
+        if not known:
             raise ValueError(f"{self.name}: {NOTHING_SEEN}")
+        origin, sums = known[0]
+        for other, more in known[1:]:
+            sums = sums + more.moved(other.to(origin) - origin)
+        counts, totals, squares = (each.to(origin) for each in sums)
         means = (totals / counts[:, None])[counts > 0]
         within = (squares - means.T @ (counts[counts > 0, None] * means)) / counts.sum()
         identity = torch.eye(len(within), dtype=within.dtype, device=within.device)
         ridge = 1e-6 * within.diagonal().mean().clamp_min(1e-12)
         root = torch.linalg.cholesky(within + ridge * identity)
         whitener = torch.linalg.solve_triangular(root, identity, upper=False).T
-        self.centre = totals.sum(0) / counts.sum()
-        self.whitener, self.means = whitener, ((means - self.centre) @ whitener).float()
+        self.centre, self.whitener, self.means = origin, whitener, (means @ whitener).float()
 
     def __call__(self, output: Output) -> Tensor:
         centre, whitener, means = (
