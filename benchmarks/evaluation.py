@@ -19,12 +19,12 @@ from typing import Any
 import torch
 
 import gmmseg
-from gmmseg.data.sample import Sample
 from gmmseg.evaluation.evaluator import evaluate_anomaly
 from gmmseg.inference import Predictor
 from gmmseg.inference.windows import forward
 from gmmseg.labels import IGNORE
 from gmmseg.run import make_scores
+from gmmseg.samples import Sample
 
 RESULTS = Path(__file__).parent / "results" / "evaluation.json"
 SCORES = ("nll", "nll_logsumexp", "msp", "entropy")

@@ -18,7 +18,7 @@ import torch
 import gmmseg
 from gmmseg.mixture import OnlineEM
 from gmmseg.training.optim import make_optimizer
-from gmmseg.training.settings import TrainSettings
+from gmmseg.training.train_settings import TrainSettings
 
 RESULTS = Path(__file__).parent / "results" / "training.json"
 NETWORKS = {"segformer_mit_b0": (2, 256), "deeplabv3plus_resnet101": (2, 128)}

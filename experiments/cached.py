@@ -19,8 +19,7 @@ from gmmseg import run
 from gmmseg.config import Config
 from gmmseg.data.augmented import AugmentedDataset
 from gmmseg.data.loading import ShuffledSampler
-from gmmseg.data.sample import Batch
-from gmmseg.data.sampling import ClassBalancedSampler
+from gmmseg.data.samplers import ClassBalancedSampler
 from gmmseg.data.transforms import training_transform
 from gmmseg.labels import IGNORE
 from gmmseg.models import Segmenter
@@ -28,6 +27,7 @@ from gmmseg.models.features import FeatureExtractor, Features
 from gmmseg.models.heads import HeadSettings
 from gmmseg.models.pyramid import FrozenPyramidFeatures
 from gmmseg.models.segmenter import replace_head, shrink_labels
+from gmmseg.samples import Batch
 from gmmseg.training.optim import make_optimizer, make_schedule, make_warm_classifier
 from gmmseg.training.trainer import Trainer
 

@@ -19,7 +19,7 @@ from gmmseg.config import (
 )
 from gmmseg.mixture import EMSettings
 from gmmseg.models.heads import HeadSettings
-from gmmseg.training.settings import TrainSettings
+from gmmseg.training.train_settings import TrainSettings
 
 SECTIONS = {
     ("em",): EMSettings,

@@ -5,7 +5,7 @@ import pytest
 import torch
 from PIL import Image
 
-from gmmseg.data import files as data_files
+from gmmseg.data import reading as data_files
 from gmmseg.images import ImageError, load_image, read_image
 
 

@@ -7,7 +7,7 @@ from accelerate import Accelerator
 import gmmseg
 from gmmseg.data import Scenes, ScenesAnomaly
 from gmmseg.data.augmented import AugmentedDataset
-from gmmseg.data.kept import Kept
+from gmmseg.data.cached import CachedDataset
 from gmmseg.data.loading import EpochLoader, ShuffledSampler
 from gmmseg.data.transforms import training_transform
 from gmmseg.evaluation.evaluator import evaluate_anomaly, evaluate_closed_set
@@ -15,7 +15,7 @@ from gmmseg.evaluation.scores import MaxLogit, NegativeLogLikelihood
 from gmmseg.inference import Predictor
 from gmmseg.mixture import OnlineEM
 from gmmseg.training.optim import make_optimizer, make_schedule
-from gmmseg.training.settings import TrainSettings
+from gmmseg.training.train_settings import TrainSettings
 from gmmseg.training.trainer import Trainer
 
 SIZE = (48, 80)
@@ -28,7 +28,7 @@ SETTINGS = TrainSettings(
 def test_reaches_its_floors(tmp_path, head, score):
     torch.manual_seed(0)
     segmenter = gmmseg.build("tiny_unet", num_classes=10, head=head)
-    scenes = Kept(Scenes("train", size=SIZE, length=120))
+    scenes = CachedDataset(Scenes("train", size=SIZE, length=120))
     transform = training_transform(SIZE, scale=(0.75, 1.5))
     loader = EpochLoader(AugmentedDataset(scenes, transform), ShuffledSampler(120), SETTINGS.batch_size)
     optimizer = make_optimizer(segmenter, SETTINGS)

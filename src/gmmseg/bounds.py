@@ -45,7 +45,7 @@ NotNegative = Annotated[float, Ge(0)]
 Factor = Annotated[float, Ge(0.01), Le(100)]
 """How much larger an image is made: beyond this a pixel is the whole image, or the image one pixel."""
 Share = Annotated[float, Ge(0), Le(1)]
-Kept = Annotated[float, Ge(0), Lt(1)]
+Decay = Annotated[float, Ge(0), Lt(1)]
 """What is kept of an old value when a new one arrives: all of it would never learn."""
 Text = Annotated[str, MinLen(1)]
 FolderName = Annotated[str, _FolderName()]

@@ -167,7 +167,7 @@ def evaluate(
     from gmmseg.evaluation.postprocessing import BoundarySuppression, DilatedSmoothing
     from gmmseg.evaluation.records import record_results, refuse_other_model
     from gmmseg.models import InferenceSettings
-    from gmmseg.models.checkpoint import digest
+    from gmmseg.models.saving import digest
     from gmmseg.report.tables import compare
 
     if components is not None and components not in PRESETS:
@@ -291,7 +291,7 @@ def demo(
     steps: Annotated[int | None, typer.Option(min=1, help="Training steps of each model.")] = None,
 ) -> None:
     """Train a GMM segmenter and its softmax twin on built-in scenes, judge both, write a report."""
-    from gmmseg.demo import run_demo
+    from gmmseg.run.demo import run_demo
 
     with _Bar("judging") as bar, _stoppable():
         report = run_demo(out, seed=seed, steps=steps, say=_say, progress=bar)
@@ -310,7 +310,7 @@ def report(
 ) -> None:
     """One self-contained HTML page about runs or results."""
     from gmmseg import run
-    from gmmseg.run_report import write_report
+    from gmmseg.run.report import write_report
 
     write_report(
         sources, [part for each in data or [] for part in run.judged_sets(sources[0], _open(each))], out

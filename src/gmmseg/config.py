@@ -14,10 +14,10 @@ import yaml
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from gmmseg.bounds import Factor, FolderName, Side, Text, Workers, broken_rule, check_bounds, shown
-from gmmseg.mixture.settings import PRESETS, EMSettings
+from gmmseg.mixture.em_settings import PRESETS, EMSettings
 from gmmseg.models.heads import HEAD_PRESETS, HeadSettings, head_settings
-from gmmseg.models.settings import InferenceSettings
-from gmmseg.training.settings import TrainSettings
+from gmmseg.models.inference_settings import InferenceSettings
+from gmmseg.training.train_settings import TrainSettings
 
 SHIPPED = files("gmmseg") / "configs"
 LARGEST = 1_000_000

@@ -33,7 +33,7 @@ def test_the_table_closes_the_gaps() -> None:
 
 def test_converted_files_open_as_the_data_set(raw: Path, tmp_path: Path) -> None:
     steps = []
-    counts = convert(raw, tmp_path / "out", lambda done, total: steps.append((done, total)))
+    counts = convert(raw, tmp_path / "out", lambda done, total, name: steps.append((done, total)))
     assert counts == {"train": 1, "test": 1}
     assert steps == [(1, 2), (2, 2)]
     data = open_dataset("coco_stuff_10k", tmp_path / "out", "train")

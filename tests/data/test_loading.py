@@ -6,7 +6,7 @@ from accelerate import Accelerator
 
 from gmmseg.data.augmented import AugmentedDataset
 from gmmseg.data.loading import EpochLoader, ShuffledSampler
-from gmmseg.data.sampling import ClassBalancedSampler
+from gmmseg.data.samplers import ClassBalancedSampler
 from gmmseg.data.scenes import Scenes
 from gmmseg.data.transforms import training_transform
 

@@ -7,6 +7,7 @@ import gmmseg
 from gmmseg.inference import windows
 from gmmseg.inference.windows import (
     Maps,
+    anomaly_map,
     coverage,
     fitting,
     forward,
@@ -15,7 +16,6 @@ from gmmseg.inference.windows import (
     sliding,
     sliding_strips,
     starts,
-    strangeness,
     upsample,
     whole,
 )
@@ -55,7 +55,7 @@ def test_sliding_equals_the_loop_over_windows(generator, size, window, stride):
     maps = sliding(Neighbours(), images, window, stride)
     pieces = Neighbours(), images, window, stride
     torch.testing.assert_close(maps.logits, loop_sliding(lambda output: output.logits, *pieces))
-    expected = loop_sliding(lambda output: strangeness(output)[:, None], *pieces)
+    expected = loop_sliding(lambda output: anomaly_map(output)[:, None], *pieces)
     torch.testing.assert_close(maps.scores, expected)
 
 
@@ -143,9 +143,9 @@ def test_padding_moves_nothing_that_is_far_from_it(generator):
 
 def test_posterior_sums_to_one_and_softmax_scores_by_max_logit(generator):
     logits, points = torch.randn(2, 5, 3, 4, generator=generator), torch.zeros(2, 1, 3, 4)
-    assert torch.equal(strangeness(SegmenterOutput(logits, points)), -logits.max(1).values)
+    assert torch.equal(anomaly_map(SegmenterOutput(logits, points)), -logits.max(1).values)
     generative = SegmenterOutput(logits, points, evidence=logits * 3)
-    assert torch.equal(strangeness(generative), -3 * logits.max(1).values)
+    assert torch.equal(anomaly_map(generative), -3 * logits.max(1).values)
     posterior = Maps(logits, logits).posterior
     torch.testing.assert_close(posterior.sum(1), torch.ones(2, 3, 4))
 
@@ -161,7 +161,7 @@ def test_the_outline_between_two_known_things_is_not_strange(make_segmenter):
 
 def test_readings_are_scores_in_their_order(segmenter, generator):
     images = torch.rand(1, 3, 50, 40, generator=generator)
-    readings = (strangeness, lambda output: output.logits[:, 0])
+    readings = (anomaly_map, lambda output: output.logits[:, 0])
     for maps in (whole(segmenter, images, readings=readings), sliding(segmenter, images, 16, 11, readings)):
         torch.testing.assert_close(maps.scores[:, 1], maps.logits[:, 0])
         torch.testing.assert_close(maps.scores[:, 0], whole(segmenter, images).anomaly)
@@ -204,5 +204,5 @@ def test_weights_that_are_not_finite_are_refused(value):
 
 
 def test_scores_may_be_infinite(segmenter):
-    endless = whole(segmenter, torch.rand(1, 3, 32, 32), [lambda output: strangeness(output) + torch.inf])
+    endless = whole(segmenter, torch.rand(1, 3, 32, 32), [lambda output: anomaly_map(output) + torch.inf])
     assert endless.scores.isinf().all()

@@ -23,7 +23,7 @@ from gmmseg.mixture import OnlineEM, PRESETS
 from gmmseg.models.heads import HeadSettings
 from gmmseg.training.optim import freeze_backbone, make_optimizer, make_schedule
 from gmmseg.training.checkpoint import load_checkpoint
-from gmmseg.training.settings import TrainSettings
+from gmmseg.training.train_settings import TrainSettings
 from gmmseg.training.trainer import Interrupted, Trainer
 
 out = Path(sys.argv[1])

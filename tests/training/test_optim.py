@@ -3,7 +3,7 @@ import torch
 
 import gmmseg
 from gmmseg.training.optim import freeze_backbone, learning_rate_factor, make_optimizer, parameter_groups
-from gmmseg.training.settings import TrainSettings
+from gmmseg.training.train_settings import TrainSettings
 
 
 def test_every_trainable_parameter_is_in_exactly_one_group():

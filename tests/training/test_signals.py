@@ -17,7 +17,7 @@ from gmmseg.data.scenes import Scenes
 from gmmseg.data.transforms import training_transform
 from gmmseg.mixture import OnlineEM
 from gmmseg.training.optim import make_optimizer, make_schedule
-from gmmseg.training.settings import TrainSettings
+from gmmseg.training.train_settings import TrainSettings
 from gmmseg.training.trainer import Interrupted, Trainer
 
 out, batch_size = Path(sys.argv[1]), int(sys.argv[2])

@@ -11,15 +11,15 @@ from accelerate import Accelerator
 import gmmseg
 from gmmseg.data.augmented import AugmentedDataset
 from gmmseg.data.loading import EpochLoader, ShuffledSampler
-from gmmseg.data.sampling import ClassBalancedSampler
+from gmmseg.data.samplers import ClassBalancedSampler
 from gmmseg.data.scenes import Scenes
 from gmmseg.data.transforms import training_transform
 from gmmseg.labels import IGNORE
 from gmmseg.mixture import OnlineEM
-from gmmseg.mixture.settings import PRESETS
+from gmmseg.mixture.em_settings import PRESETS
 from gmmseg.training.checkpoint import find_checkpoint, list_checkpoints, load_checkpoint
 from gmmseg.training.optim import make_optimizer, make_schedule, make_warm_classifier
-from gmmseg.training.settings import TrainSettings
+from gmmseg.training.train_settings import TrainSettings
 from gmmseg.training.trainer import Interrupted, Trainer, TrainingDiverged
 
 SETTINGS = TrainSettings(

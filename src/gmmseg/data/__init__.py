@@ -6,12 +6,12 @@ Transforms live in ``gmmseg.data.transforms``, which loads torchvision; everythi
 from gmmseg.data.augmented import AugmentedDataset
 from gmmseg.data.catalog import DATASETS, SegmentationData, open_dataset
 from gmmseg.data.check import CheckReport, check_dataset
-from gmmseg.data.files import DataError
 from gmmseg.data.paired import Pair, PairedFiles
-from gmmseg.data.sample import Batch, Sample, collate
-from gmmseg.data.sampling import ClassBalancedSampler, class_counts, class_shares
+from gmmseg.data.reading import DataError
+from gmmseg.data.samplers import ClassBalancedSampler, class_counts, class_shares
 from gmmseg.data.scenes import Scenes, ScenesAnomaly
 from gmmseg.data.spaces import load_label_space
+from gmmseg.samples import Batch, Sample, collate
 
 __all__ = [
     "DATASETS",

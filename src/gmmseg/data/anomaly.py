@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from gmmseg.data.files import DataError, list_images
 from gmmseg.data.paired import Listing
+from gmmseg.data.reading import DataError, list_images
 from gmmseg.labels import IGNORE, LabelSpace
 
 _NAMES, _COLOURS = ("normal", "anomaly"), ((0, 0, 0), (255, 80, 0))

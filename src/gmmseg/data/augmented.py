@@ -8,7 +8,7 @@ from torch import Generator
 from torch.utils.data import Dataset
 
 from gmmseg.data.catalog import SegmentationData
-from gmmseg.data.sample import Sample
+from gmmseg.samples import Sample
 
 
 class Transform(Protocol):

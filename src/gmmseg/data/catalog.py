@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gmmseg.data import anomaly, layouts
-from gmmseg.data.files import DataError
 from gmmseg.data.paired import Listing, PairedFiles
+from gmmseg.data.reading import DataError
 from gmmseg.data.scenes import ANOMALY_LENGTHS, LENGTHS, Scenes, ScenesAnomaly
 from gmmseg.data.spaces import load_label_space
 from gmmseg.labels import LabelSpace

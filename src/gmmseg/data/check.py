@@ -1,17 +1,16 @@
 """A newcomer's first minute with data: is everything there, readable, and labelled with values that mean
 something?"""
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
 from gmmseg.data.catalog import Layout, find_layout, find_root
-from gmmseg.data.files import DataError, read_ids, read_image
 from gmmseg.data.paired import NOTHING_LABELLED, Pair
+from gmmseg.data.reading import DataError, read_ids, read_image
+from gmmseg.samples import Progress
 
-Progress = Callable[[int, int], None]
 SHOWN = 40
 """Problems a printed report lists; the report itself holds all."""
 
@@ -120,7 +119,7 @@ def check_dataset(name: str, root: str | Path, progress: Progress | None = None)
             _judge(pair, judged)
             done += 1
             if progress:
-                progress(done, total)
+                progress(done, total, pair.name)
         if listing.pairs and not judged.pixels.any() and not judged.problems:
             judged.problems.append(f"{folder}, split {split}: {NOTHING_LABELLED}")
         report.splits[split] = judged

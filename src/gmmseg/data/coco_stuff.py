@@ -4,14 +4,14 @@ The raw ids are 1..182 with eleven gaps, 0 is unlabelled. The 164k release numbe
 its files must not go through this table.
 """
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
 from gmmseg.atomic import write_atomically, write_bytes
-from gmmseg.data.files import DataError
+from gmmseg.data.reading import DataError
+from gmmseg.samples import Progress
 
 GAPS = (12, 26, 29, 30, 45, 66, 68, 69, 71, 83, 91)
 """Raw ids that name no class."""
@@ -22,7 +22,7 @@ def stored_ids() -> dict[int, int]:
     return {raw: stored for stored, raw in enumerate(raw for raw in range(183) if raw not in GAPS)}
 
 
-def convert(raw: Path, output: Path, progress: Callable[[int, int], None] | None = None) -> dict[str, int]:
+def convert(raw: Path, output: Path, progress: Progress | None = None) -> dict[str, int]:
     """Convert the raw release in ``raw`` into the layout of the data set ``coco_stuff_10k`` in ``output``.
 
     Reads ``imageLists/{train,test}.txt``, ``images/*.jpg`` and ``annotations/*.mat``; returns how many
@@ -36,7 +36,7 @@ def convert(raw: Path, output: Path, progress: Callable[[int, int], None] | None
             _convert_pair(raw, output, f"{split}2014", name)
             done += 1
             if progress:
-                progress(done, total)
+                progress(done, total, name)
     return {split: len(names) for split, names in lists.items()}
 
 

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from gmmseg.data.sample import Sample
 from gmmseg.labels import IGNORE, LabelSpace
+from gmmseg.samples import Sample
 
 
 class WithoutClasses(Dataset[Sample]):

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from gmmseg.data.files import DataError, list_images
 from gmmseg.data.paired import Listing, match
+from gmmseg.data.reading import DataError, list_images
 from gmmseg.data.spaces import distinct_colours, load_label_space
 from gmmseg.labels import IGNORE, LabelSpace
 

@@ -7,8 +7,8 @@ import torch
 from torch.utils.data import DataLoader, Sampler
 
 from gmmseg.data.augmented import AugmentedDataset
-from gmmseg.data.sample import Batch, collate
-from gmmseg.data.sampling import ClassBalancedSampler
+from gmmseg.data.samplers import ClassBalancedSampler
+from gmmseg.samples import Batch, collate
 
 
 class ShuffledSampler(Sampler[int]):

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from gmmseg.data.files import DataError, read_ids, read_image
-from gmmseg.data.sample import Sample
+from gmmseg.data.reading import DataError, read_ids, read_image
 from gmmseg.labels import LabelSpace
+from gmmseg.samples import Sample
 
 NOTHING_LABELLED = (
     "no pixel has a label, all are to be ignored; label some, or correct the ids the label files hold"

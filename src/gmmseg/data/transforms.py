@@ -13,8 +13,8 @@ from torchvision import tv_tensors
 from torchvision.transforms.v2 import functional as v2
 
 from gmmseg.data.augmented import Transform
-from gmmseg.data.sample import Sample
 from gmmseg.labels import IGNORE
+from gmmseg.samples import Sample
 
 
 @dataclass(frozen=True)

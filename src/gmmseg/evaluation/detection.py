@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gmmseg.evaluation import intervals, opening, ranking, tables
+from gmmseg.evaluation import intervals, ranking, score_counts, score_order
 from gmmseg.evaluation.pooled import EvaluationError, PooledMetric, checked_pair, where
 from gmmseg.evaluation.ranking import Ranking
 from gmmseg.labels import IGNORE
@@ -20,7 +20,7 @@ class AnomalyCurve(PooledMetric):
     """AUROC, AP and FPR95 of anomaly scores (higher = stranger, any range) against masks of 0, 1 and IGNORE.
 
     Ties are collapsed, infinities are legal, nothing is squashed or clipped. The state is 46 MB of counters
-    (see ``gmmseg.evaluation.tables``) however many pixels come, and it stays on the CPU. Sets of at most
+    (see `score_counts`) however many pixels come, and it stays on the CPU. Sets of at most
     KEPT_PIXELS pixels are exact; ``exact=True`` makes any set exact at the price of keeping every pixel.
     ``per_image=True`` also keeps 16 kB per image, which ``confidence_intervals`` needs; each call of
     ``update`` is then one image, or a batch (b h w) of images.
@@ -40,9 +40,11 @@ class AnomalyCurve(PooledMetric):
         self.exact = exact
         self.per_image = per_image
         self._ranked: tuple[Ranking, dict[str, float]] | None = None
-        self.add_state("bins", torch.zeros(2, tables.NUM_BINS, dtype=torch.int64), "sum")
+        self.add_state("bins", torch.zeros(2, score_counts.NUM_BINS, dtype=torch.int64), "sum")
         self.add_state(
-            "folded", torch.zeros(len(tables.FOLDINGS), 2, tables.NUM_SLOTS, dtype=torch.int64), "sum"
+            "folded",
+            torch.zeros(len(score_counts.FOLDINGS), 2, score_counts.NUM_SLOTS, dtype=torch.int64),
+            "sum",
         )
         self.add_state("pixels", torch.zeros(2, dtype=torch.int64), "sum")  # all, and the anomalous of them
         self.add_state("ignored", torch.zeros((), dtype=torch.int64), "sum")
@@ -59,7 +61,7 @@ class AnomalyCurve(PooledMetric):
         anomalous = (marks.ravel() if everything else marks[valid]) == 1
         picked = values.ravel() if everything else values[valid]
         single = _single(picked, source)
-        tables.count_(self.bins.numpy(), self.folded.numpy(), single, anomalous)
+        score_counts.count_(self.bins.numpy(), self.folded.numpy(), single, anomalous)
         self.pixels += torch.tensor([anomalous.size, np.count_nonzero(anomalous)])
         self.ignored += marks.size - picked.size
         self.images += len(marks) if marks.ndim == 3 else 1
@@ -160,7 +162,7 @@ class AnomalyCurve(PooledMetric):
         if self._is_exact():
             kept = (_joined(self.kept_anomalous), _joined(self.kept_normal))
             return ranking.rank(*kept), {"auroc": 0.0, "ap": 0.0, "fpr95": 0.0}
-        return opening.ranking(self.bins.numpy(), self.folded.numpy())
+        return score_order.ranking(self.bins.numpy(), self.folded.numpy())
 
     def _ranking_refusals(self) -> None:
         pixels, anomalous = self.pixels.tolist()

@@ -16,9 +16,9 @@ from gmmseg.evaluation.pooled import EvaluationError
 from gmmseg.evaluation.results import anomaly_entry, closed_set_entry
 from gmmseg.evaluation.scores import FittedScore, fit_together
 from gmmseg.inference import Maps, Predictor
-from gmmseg.inference.windows import strangeness
+from gmmseg.inference.windows import anomaly_map
+from gmmseg.samples import Progress
 
-Progress = Callable[[int, int, str], None]
 PostProcess = Callable[[Tensor, Tensor], Tensor]
 
 
@@ -44,7 +44,7 @@ class Score(Protocol):
 def image_maps(predictor: Predictor, sample: Sample, scores: Sequence[Score] = ()) -> Maps:
     """One image through the network once: logits and ``scores`` (1 s h w) at label resolution."""
     height, width = sample.labels.shape
-    return predictor.maps(sample.image.float()[None] / 255, (height, width), scores or (strangeness,))
+    return predictor.maps(sample.image.float()[None] / 255, (height, width), scores or (anomaly_map,))
 
 
 def image_scores(predictor: Predictor, sample: Sample, scores: Sequence[Score]) -> Tensor:

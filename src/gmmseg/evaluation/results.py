@@ -119,7 +119,7 @@ def build_results(
 ) -> dict[str, Any]:
     """Results of the run or model ``name``: entries by set, with versions, seeds and settings.
 
-    ``weights`` tells the model's weights from others (`gmmseg.models.checkpoint.digest`).
+    ``weights`` tells the model's weights from others (`gmmseg.models.saving.digest`).
     """
     return {
         "format": FORMAT,

@@ -13,6 +13,7 @@ from gmmseg.evaluation.pooled import EvaluationError
 from gmmseg.evaluation.results import anomaly_entry, build_results
 from gmmseg.images import open_image
 from gmmseg.labels import IGNORE
+from gmmseg.samples import Progress
 
 SCORE_SUFFIXES = (".npy", ".npz", ".png", ".h5", ".hdf5")
 MASK_ENDINGS = ("_labels_semantic", "_labels", "_mask", "_gt")
@@ -21,7 +22,6 @@ MASK_ENDINGS = ("_labels_semantic", "_labels", "_mask", "_gt")
 MOST_PIXELS = 200_000_000
 """Pixels of a score map; Pillow stops at about as many."""
 MASK_VALUES = {0: 0, 1: 1, IGNORE: IGNORE}
-Progress = Callable[[int, int, str], None]
 
 
 def read_scores(path: Path) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 from gmmseg.images import ImageError, load_image
 from gmmseg.inference.choices import Choices, choose
-from gmmseg.inference.files import PredictSummary, predict_files
+from gmmseg.inference.predict_files import PredictSummary, predict_files
 from gmmseg.inference.prediction import Prediction
 from gmmseg.inference.predictor import Predictor
 from gmmseg.inference.thresholds import ScoreHistogram

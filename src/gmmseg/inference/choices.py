@@ -18,7 +18,7 @@ from gmmseg import distributed
 from gmmseg.images import load_image
 from gmmseg.inference.predictor import Predictor
 from gmmseg.inference.thresholds import ScoreHistogram
-from gmmseg.inference.windows import Reading, strangeness
+from gmmseg.inference.windows import Reading, anomaly_map
 from gmmseg.labels import IGNORE
 from gmmseg.models import Segmenter, SegmenterOutput
 
@@ -138,7 +138,7 @@ def choose(predictor: Predictor, samples: Iterable[LabelledImage], share: float 
     """
     segmenter = predictor.segmenter
     classes = range(0 if segmenter.mixture is None else segmenter.num_classes)
-    readings: list[Reading] = [strangeness, *(partial(_evidence_of, index) for index in classes)]
+    readings: list[Reading] = [anomaly_map, *(partial(_evidence_of, index) for index in classes)]
     histogram, fit, typical = ScoreHistogram(), TemperatureFit(), TypicalEvidence(len(classes))
     for sample in samples:
         size = (int(sample.labels.shape[-2]), int(sample.labels.shape[-1]))

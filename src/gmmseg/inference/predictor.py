@@ -14,6 +14,7 @@ from gmmseg.inference.windows import (
     NOT_FINITE,
     Maps,
     Reading,
+    anomaly_map,
     fitting,
     forward,
     in_evaluation_mode,
@@ -21,7 +22,6 @@ from gmmseg.inference.windows import (
     pad,
     rows_at,
     sliding_strips,
-    strangeness,
     upsample,
     whole,
     whole_scores,
@@ -104,7 +104,7 @@ class Predictor:
         For images so large that the posterior of all of it would not fit in memory.
         """
         size = (pixels.shape[-2], pixels.shape[-1])
-        for maps in self._strips(pixels[None].to(self.device), size, (strangeness,)):
+        for maps in self._strips(pixels[None].to(self.device), size, (anomaly_map,)):
             yield _prediction(maps)
 
     @torch.no_grad()
@@ -112,7 +112,7 @@ class Predictor:
         self,
         images: Tensor,
         size: tuple[int, int] | None = None,
-        readings: Sequence[Reading] = (strangeness,),
+        readings: Sequence[Reading] = (anomaly_map,),
     ) -> Maps:
         """Logits and scores of images (b 3 h w) in [0, 1] at ``size`` (their own unless given)."""
         own = (images.shape[-2], images.shape[-1])

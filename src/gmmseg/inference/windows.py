@@ -36,7 +36,7 @@ Reading = Callable[[SegmenterOutput], Tensor]
 """Makes one map (b h w) of an output at the network's resolution."""
 
 
-def strangeness(output: SegmenterOutput) -> Tensor:
+def anomaly_map(output: SegmenterOutput) -> Tensor:
     """Higher = stranger, (b h w): from the evidence, or from the logits (max-logit) without mixtures."""
     scores = output.logits if output.evidence is None else output.evidence
     return anomaly_score(scores.movedim(1, -1))
@@ -65,7 +65,7 @@ class Maps:
         return Maps(change(self.logits), change(self.scores))
 
 
-def whole(segmenter: Segmenter, images: Tensor, readings: Sequence[Reading] = (strangeness,)) -> Maps:
+def whole(segmenter: Segmenter, images: Tensor, readings: Sequence[Reading] = (anomaly_map,)) -> Maps:
     """Maps of images (b 3 h w) in [0, 1] in one pass, at their own size."""
     output, seen = _padded_pass(segmenter, images)
     maps = Maps(output.logits / segmenter.temperature, _read_all(readings, output))
@@ -125,7 +125,7 @@ def sliding(
     images: Tensor,
     window: int,
     stride: int,
-    readings: Sequence[Reading] = (strangeness,),
+    readings: Sequence[Reading] = (anomaly_map,),
 ) -> Maps:
     """Maps of images (b 3 h w) at their own size, the mean of all windows that see a pixel.
 
@@ -150,7 +150,7 @@ def sliding_strips(
     images: Tensor,
     window: int,
     stride: int,
-    readings: Sequence[Reading] = (strangeness,),
+    readings: Sequence[Reading] = (anomaly_map,),
 ) -> Iterator[Maps]:
     """What `sliding` returns, as strips of rows from top to bottom.
 

@@ -9,12 +9,12 @@ from torch import Tensor
 from gmmseg.distributed import gather_rows, rows_before, sum_over_processes
 from gmmseg.labels import IGNORE
 from gmmseg.mixture.class_batch import ClassBatch, ClassLayout
+from gmmseg.mixture.em_settings import DEFAULT, EMSettings
 from gmmseg.mixture.fit import estimated_log_weights
 from gmmseg.mixture.gaussian import class_evidence, own_log_density
 from gmmseg.mixture.memory import DecayedStatistics, FeatureQueue, Memory, Moments
 from gmmseg.mixture.mixture import ClassMixture
 from gmmseg.mixture.sampling import evenly_spaced, sample_points
-from gmmseg.mixture.settings import DEFAULT, EMSettings
 from gmmseg.mixture.sinkhorn import balanced_assignment, plain_assignment
 from gmmseg.mixture.whitening import Spread
 

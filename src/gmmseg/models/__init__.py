@@ -2,11 +2,11 @@
 
 from gmmseg.models.convert import ConversionError, convert
 from gmmseg.models.heads import HEAD_PRESETS, GMMHead, HeadSettings, SoftmaxHead, head_settings, make_head
+from gmmseg.models.inference_settings import InferenceSettings
 from gmmseg.models.outputs import SegmenterOutput
 from gmmseg.models.pretrained import from_pretrained
 from gmmseg.models.reference_import import import_reference
 from gmmseg.models.segmenter import Segmenter
-from gmmseg.models.settings import InferenceSettings
 from gmmseg.models.weights import WeightsError
 from gmmseg.models.zoo import ZOO, build
 

@@ -5,14 +5,14 @@ from typing import Any
 
 from torch import nn
 
-from gmmseg.models.checkpoint import CONFIG_FILE, WEIGHTS_FILE, read_config, read_state
 from gmmseg.models.convert import convert
 from gmmseg.models.heads import HeadSettings
 from gmmseg.models.hub import PREFIX, download, offline
 from gmmseg.models.huggingface import rebuild_transformers
+from gmmseg.models.inference_settings import InferenceSettings
 from gmmseg.models.reference_import import build_reference
+from gmmseg.models.saving import CONFIG_FILE, WEIGHTS_FILE, read_config, read_state
 from gmmseg.models.segmenter import Segmenter
-from gmmseg.models.settings import InferenceSettings
 from gmmseg.models.smp import rebuild_smp
 from gmmseg.models.torchvision_models import rebuild_torchvision
 from gmmseg.models.weights import WeightsError

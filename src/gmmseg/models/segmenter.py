@@ -12,11 +12,11 @@ from torch.nn import functional as F
 from gmmseg.labels import IGNORE
 from gmmseg.mixture import ClassMixture, OnlineEM
 from gmmseg.mixture.gaussian import own_log_density
-from gmmseg.models.checkpoint import push_checkpoint, write_checkpoint
 from gmmseg.models.features import IMAGENET_MEAN, IMAGENET_STD, Features, resize
 from gmmseg.models.heads import GMMHead, HeadSettings, SoftmaxHead, make_head
+from gmmseg.models.inference_settings import InferenceSettings
 from gmmseg.models.outputs import EMPoints, SegmenterOutput
-from gmmseg.models.settings import InferenceSettings
+from gmmseg.models.saving import push_checkpoint, write_checkpoint
 
 Colour = tuple[int, int, int]
 

@@ -5,7 +5,7 @@ from torch.optim import SGD, AdamW, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from gmmseg.models import Segmenter
-from gmmseg.training.settings import TrainSettings
+from gmmseg.training.train_settings import TrainSettings
 
 
 def make_optimizer(

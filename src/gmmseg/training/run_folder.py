@@ -11,7 +11,7 @@ from typing import Any, TextIO
 
 from gmmseg.atomic import LEFTOVER_PREFIX
 from gmmseg.distributed import any_process, rank
-from gmmseg.models.checkpoint import CONFIG_FILE, WEIGHTS_FILE
+from gmmseg.models.saving import CONFIG_FILE, WEIGHTS_FILE
 from gmmseg.training.checkpoint import list_checkpoints
 
 LOCK_FILE = ".lock"

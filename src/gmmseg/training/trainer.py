@@ -25,7 +25,7 @@ from gmmseg.training.batch_norm import synchronised_batch_norm
 from gmmseg.training.checkpoint import list_checkpoints, save_checkpoint
 from gmmseg.training.logging import RunLog
 from gmmseg.training.optim import decline, learning_rate_factor
-from gmmseg.training.settings import TrainSettings
+from gmmseg.training.train_settings import TrainSettings
 
 Validate = Callable[[Segmenter], dict[str, float]]
 _PATIENCE = 200  # steps after which a class never seen, or a collapsed component, is worth a warning

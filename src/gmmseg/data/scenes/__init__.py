@@ -10,10 +10,10 @@ from scipy.ndimage import binary_dilation, label
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from gmmseg.data.sample import Sample
 from gmmseg.data.scenes.scenery import STRANGER, draw_scene
 from gmmseg.data.spaces import load_label_space
 from gmmseg.labels import IGNORE
+from gmmseg.samples import Sample
 
 LENGTHS = {"train": 600, "val": 100, "test": 200}
 ANOMALY_LENGTHS = {"val": 60, "test": 300}

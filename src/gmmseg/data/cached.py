@@ -5,10 +5,10 @@ from typing import Any
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from gmmseg.data.sample import Sample
+from gmmseg.samples import Sample
 
 
-class Kept(Dataset[Sample]):
+class CachedDataset(Dataset[Sample]):
     """``dataset``, each sample read (or drawn) the first time it is asked for and kept from then on.
 
     Worth it for small sets and few workers: each worker process keeps its own.

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from gmmseg.bounds import Count, CountOrNone, Kept, NotNegative, Positive, Share, check_bounds
+from gmmseg.bounds import Count, CountOrNone, Decay, NotNegative, Positive, Share, check_bounds
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class EMSettings:
     """Points per (class, component) in the queue; 0 means no memory."""
     memory_float16: bool = False
     """Store the queue in half precision."""
-    decay: Kept = 0.99
+    decay: Decay = 0.99
     """Statistics: what is kept of a class's moments each time a batch holds that class, at full pace."""
     anneal: bool = False
     """Forget (statistics, spread) at the ``pace`` that `OnlineEM.step` is told; the trainer tells how much is
@@ -52,9 +52,9 @@ class EMSettings:
     step."""
     batch_in_update: bool = True
     """Update from memory and batch; otherwise from the memory alone, the batch already in it."""
-    mean_momentum: Kept = 0.999
+    mean_momentum: Decay = 0.999
     """What is kept of the old mean (and, in plain EM, of the old component weight) in an update."""
-    variance_momentum: Kept = 0.999
+    variance_momentum: Decay = 0.999
     """What is kept of the old variance in an update."""
     warm_momentum: bool = True
     """Let a component's momentum grow from zero, as 1 - 1/updates, so that its random start is not
@@ -66,7 +66,7 @@ class EMSettings:
     relative_floor: Share = 0.0
     """Least variance as a share of the mean variance of all components."""
 
-    spread_decay: Kept = 0.95
+    spread_decay: Decay = 0.95
     """Whitened mixtures: what each batch leaves of the covariance within classes, at full pace."""
     spread_shrinkage: Positive = 0.1
     """Whitened mixtures: share of the mean variance added in all directions before whitening."""

@@ -5,7 +5,7 @@ The posterior assumes a uniform class prior; sampling this way brings the traini
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,8 @@ from gmmseg.atomic import write_bytes
 from gmmseg.data.catalog import SegmentationData
 from gmmseg.data.paired import PairedFiles
 from gmmseg.labels import IGNORE
+from gmmseg.samples import Progress
 
-Progress = Callable[[int, int], None]
 """Called with (done, total) after every label map."""
 
 
@@ -41,7 +41,7 @@ def class_counts(
         labels = dataset.labels(index).reshape(-1)
         counts[index] = torch.bincount(labels, minlength=IGNORE + 1)[: counts.shape[1]].numpy()
         if progress:
-            progress(index + 1, len(dataset))
+            progress(index + 1, len(dataset), dataset.name)
     if cache:
         stored = json.dumps({"fingerprint": print_of_files, "counts": counts.tolist()}).encode()
         write_bytes(cache, stored)

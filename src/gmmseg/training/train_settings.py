@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from gmmseg.bounds import Count, CountOrNone, Kept, NotNegative, Positive, Seed, Share, check_bounds
+from gmmseg.bounds import Count, CountOrNone, Decay, NotNegative, Positive, Seed, Share, check_bounds
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class TrainSettings:
     """adamw or sgd."""
     learning_rate: Positive = 1e-3
     weight_decay: NotNegative = 1e-2
-    momentum: Kept = 0.9
+    momentum: Decay = 0.9
     """SGD only."""
     backbone_multiplier: NotNegative = 0.1
     """Learning rate of the pretrained part relative to the rest; 0 freezes it, batch norm included."""
@@ -47,7 +47,7 @@ class TrainSettings:
     """Weight of the auxiliary heads."""
     softmax_steps: CountOrNone = 0
     """Steps of a warm-up: a linear classifier trains the points, EM follows, then the mixtures take over."""
-    ema: Kept | None = None
+    ema: Decay | None = None
     """Decay of an average of the weights, which is then what is validated and exported."""
 
     log_every: Count = 10

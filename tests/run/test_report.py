@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from gmmseg.evaluation import build_results, write_results
-from gmmseg.run_report import _highlights, distinct_names, open_subjects, write_report
+from gmmseg.run.report import _highlights, distinct_names, open_subjects, write_report
 
 
 def closed(miou):

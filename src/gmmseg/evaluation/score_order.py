@@ -1,5 +1,4 @@
-"""Reading the tables of ``gmmseg.evaluation.tables``: which scores are inside a crowded bin, and how sure
-that is.
+"""Reads the tables of `score_counts` back: which scores are inside a crowded bin, and how sure that is.
 
 Bins are fine enough where scores are spread. Where they crowd into a few bins, the folded tables tell what
 is inside: the counter a run of keys is counted in is never below the run's own count, and the amount by
@@ -13,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gmmseg import float_order
-from gmmseg.evaluation import tables
+from gmmseg.evaluation import score_counts
 from gmmseg.evaluation.ranking import Array, Ranking, fpr_range
-from gmmseg.evaluation.tables import Folding
+from gmmseg.evaluation.score_counts import Folding
 
 _LOOKED_INTO = (
     1 << 21
@@ -54,10 +53,10 @@ class _Slack:
 def ranking(bins: NDArray, folded: NDArray) -> tuple[Ranking, dict[str, float]]:
     """The ranking the tables hold, and bounds on the errors of its ``auroc``, ``ap`` and ``fpr95``."""
     by_class = np.stack([folded[:, 1], folded[:, 0] - folded[:, 1]])  # (2 tables slots): anomalous, normal
-    groups, single = np.split(by_class, [len(tables.GROUPS)], axis=1)
-    nodes, slack = _opened(_occupied(bins), _Slack(), tables.BIN_BITS, groups, tables.GROUPS)
-    for bits in (tables.GROUPS[0].run_bits, tables.BIN_BITS):
-        nodes, slack = _opened(nodes, slack, bits, single, tables.SINGLE)
+    groups, single = np.split(by_class, [len(score_counts.GROUPS)], axis=1)
+    nodes, slack = _opened(_occupied(bins), _Slack(), score_counts.BIN_BITS, groups, score_counts.GROUPS)
+    for bits in (score_counts.GROUPS[0].run_bits, score_counts.BIN_BITS):
+        nodes, slack = _opened(nodes, slack, bits, single, score_counts.SINGLE)
     lowest = float_order.scores(nodes.start.astype(np.uint32))
     ranked = Ranking(lowest, nodes.positives, nodes.negatives, ~nodes.blurred)
     return ranked, _bounds(nodes, ranked, slack)
@@ -67,7 +66,9 @@ def _occupied(bins: NDArray) -> _Nodes:
     index = np.flatnonzero(bins[0])[::-1]
     positives = bins[1][index].astype(np.float64)
     negatives = (bins[0] - bins[1])[index].astype(np.float64)
-    return _Nodes(index << tables.BIN_BITS, np.full(len(index), tables.BIN_BITS), positives, negatives)
+    return _Nodes(
+        index << score_counts.BIN_BITS, np.full(len(index), score_counts.BIN_BITS), positives, negatives
+    )
 
 
 def _opened(
@@ -102,7 +103,7 @@ def _crossing(nodes: _Nodes) -> int:
 
 
 def _candidates(nodes: _Nodes, bits: int, spread: Array) -> NDArray[np.int64]:
-    """Nodes of 2^``bits`` keys worth opening: the largest parts in the error of AUROC, AP or FPR95."""
+    """Nodes of 2^``bits`` keys worth score_order: the largest parts in the error of AUROC, AP or FPR95."""
     share = nodes.positives / nodes.positives.sum()
     gain = share * (nodes.negatives / nodes.negatives.sum() + spread)
     gain[_crossing(nodes)] += 1
@@ -156,7 +157,7 @@ def _replaced(nodes: _Nodes, places: NDArray[np.int64], parts: _Nodes) -> _Nodes
 def _loosened(
     slack: _Slack, nodes: _Nodes, places: NDArray, strays: tuple[Array, Array], spread: Array, above: Array
 ) -> _Slack:
-    """The slack after opening ``places``, whose counters hold ``strays`` of either class too many."""
+    """The slack after score_order ``places``, whose counters hold ``strays`` of either class too many."""
     hits, misses = strays
     opened = nodes.at(places)
     drift = np.minimum(

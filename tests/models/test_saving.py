@@ -8,7 +8,7 @@ from safetensors.torch import load_file, save_file
 
 import gmmseg
 from gmmseg.models import WeightsError
-from gmmseg.models.checkpoint import CONFIG_FILE, WEIGHTS_FILE, checksum
+from gmmseg.models.saving import CONFIG_FILE, WEIGHTS_FILE, checksum
 
 
 @pytest.fixture

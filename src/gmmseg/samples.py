@@ -1,10 +1,13 @@
 """What data sets hand out and what the loop receives: one labelled image, and a batch of them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+Progress = Callable[[int, int | None, str], None]
+"""Is told how many are done, of how many (None: nobody knows yet), and the name of the last one."""
 
 
 @dataclass(frozen=True)

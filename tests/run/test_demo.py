@@ -4,7 +4,7 @@ from contextlib import nullcontext
 
 import pytest
 
-from gmmseg import demo
+from gmmseg.run import demo
 from gmmseg.training.run_folder import FolderInUse, WorkInFolder, locked
 
 

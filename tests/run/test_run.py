@@ -5,6 +5,7 @@ import io
 import json
 import shutil
 import sys
+from importlib import import_module
 from types import SimpleNamespace
 from typing import NamedTuple
 from unittest import mock
@@ -21,6 +22,7 @@ from gmmseg.data import Scenes, open_dataset
 from gmmseg.evaluation.evaluator import image_maps
 from gmmseg.inference import Choices, Predictor, choose
 from gmmseg.models import InferenceSettings
+from gmmseg.run.fit import _PointStream, samples
 from gmmseg.training.run_folder import FolderInUse, WorkInFolder, locked
 
 CLASSES = ("sky", "grass", "thing")
@@ -109,7 +111,7 @@ def test_weights_that_are_the_same_share_their_choices(tmp_path, monkeypatch):
         segmenter.save_pretrained(tmp_path / name)
     segmenter.save_pretrained(tmp_path / "final")  # as other
     chosen = iter([Choices(1.5, 0.9), Choices(2.5, 1.1)])
-    monkeypatch.setattr(run, "choose", lambda *arguments: next(chosen))
+    monkeypatch.setattr(import_module("gmmseg.run.calibrate"), "choose", lambda *arguments: next(chosen))
     folders = [tmp_path / name for name in ("best", "missing", "other", "final")]
     run.settle(folders, SimpleNamespace(name="three", label_space=CLASSES))
     models = [gmmseg.from_pretrained(folder) for folder in folders if folder.is_dir()]
@@ -423,11 +425,11 @@ def test_evaluate_calibrate_and_fit_look_as_validation_did(tmp_path):
     assert next(iter(whole["sets"].values()))["metrics"]["ece"] != metrics["ece"]
     model.save_pretrained(tmp_path)
     chosen = run.settle([tmp_path], dataset)[tmp_path]
-    assert chosen == choose(Predictor(model), run.samples(dataset))
-    assert chosen != choose(Predictor(model, short_side=0), run.samples(dataset))
+    assert chosen == choose(Predictor(model), samples(dataset))
+    assert chosen != choose(Predictor(model, short_side=0), samples(dataset))
     sizes = []
     model.features.register_forward_hook(lambda _, given, __: sizes.append(given[0].shape[-2:]))
-    list(run._PointStream(model, dataset, None))
+    list(_PointStream(model, dataset, None))
     assert set(sizes) == {(48, 80)}
 
 

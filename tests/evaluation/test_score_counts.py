@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from gmmseg import float_order
-from gmmseg.evaluation import tables
+from gmmseg.evaluation import score_counts
 
 floats = hnp.arrays(np.float32, st.integers(2, 50), elements=st.floats(width=32, allow_nan=False))
 
@@ -28,18 +28,18 @@ def test_every_pixel_is_counted_once_in_every_table() -> None:
     rng = np.random.default_rng(0)
     scores = rng.standard_cauchy(300_000).astype(np.float32)
     anomalous = rng.random(len(scores)) < 0.3
-    bins = np.zeros((2, tables.NUM_BINS), dtype=np.int64)
-    folded = np.zeros((len(tables.FOLDINGS), 2, tables.NUM_SLOTS), dtype=np.int64)
-    tables.count_(bins, folded, scores, anomalous)
+    bins = np.zeros((2, score_counts.NUM_BINS), dtype=np.int64)
+    folded = np.zeros((len(score_counts.FOLDINGS), 2, score_counts.NUM_SLOTS), dtype=np.int64)
+    score_counts.count_(bins, folded, scores, anomalous)
     expected = [len(scores), int(anomalous.sum())]
     assert bins.sum(1).tolist() == expected
-    assert folded.sum(2).tolist() == [expected] * len(tables.FOLDINGS)
-    places = float_order.keys(scores) >> tables.BIN_BITS
-    assert np.array_equal(bins[1], np.bincount(places[anomalous], minlength=tables.NUM_BINS))
+    assert folded.sum(2).tolist() == [expected] * len(score_counts.FOLDINGS)
+    places = float_order.keys(scores) >> score_counts.BIN_BITS
+    assert np.array_equal(bins[1], np.bincount(places[anomalous], minlength=score_counts.NUM_BINS))
 
 
 def test_consecutive_runs_as_many_as_a_table_has_counters_share_none() -> None:
-    for folding in tables.FOLDINGS:
-        start = np.uint32(5 << (tables.SLOT_BITS + folding.run_bits))
-        keys = start + (np.arange(tables.NUM_SLOTS, dtype=np.uint32) << np.uint32(folding.run_bits))
-        assert len(np.unique(folding.slots(keys))) == tables.NUM_SLOTS
+    for folding in score_counts.FOLDINGS:
+        start = np.uint32(5 << (score_counts.SLOT_BITS + folding.run_bits))
+        keys = start + (np.arange(score_counts.NUM_SLOTS, dtype=np.uint32) << np.uint32(folding.run_bits))
+        assert len(np.unique(folding.slots(keys))) == score_counts.NUM_SLOTS

@@ -10,7 +10,7 @@ of tables count keys. All are plain sums, so they merge exactly and no order can
 
 Tables that count modulo their size share counters between distant scores; a pseudo-random shift for each
 stretch of keys as long as the table keeps those meetings accidental, and differently so in the two rows of
-``single``. ``gmmseg.evaluation.opening`` reads the tables back.
+``single``. ``gmmseg.evaluation.score_order`` reads the tables back.
 """
 
 from dataclasses import dataclass

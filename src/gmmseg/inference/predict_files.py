@@ -3,7 +3,7 @@
 import errno
 import io
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,8 +26,8 @@ from gmmseg.inference.pictures import (
 )
 from gmmseg.inference.predictor import Predictor
 from gmmseg.inference.video import frame_count, frames
+from gmmseg.samples import Progress
 
-Progress = Callable[[int, int | None, str], None]
 """Told after each image: how many are through, how many there are (None: unknown), the name of the last."""
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from gmmseg.data import Scenes, ScenesAnomaly, open_dataset
-from gmmseg.data.sampling import ClassBalancedSampler, class_counts, class_shares
+from gmmseg.data.samplers import ClassBalancedSampler, class_counts, class_shares
 
 
 def test_counts_equal_a_loop() -> None:
@@ -38,7 +38,7 @@ def test_the_cache_is_used_until_a_label_file_changes(folder_tree: Path, write_i
     def counted() -> np.ndarray:
         read.clear()
         data = open_dataset("folder", folder_tree, "train")
-        return class_counts(data, cache=cache, progress=lambda done, total: read.append((done, total)))
+        return class_counts(data, cache=cache, progress=lambda done, total, name: read.append((done, total)))
 
     first = counted()
     assert read == [(1, 2), (2, 2)]

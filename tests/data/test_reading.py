@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from gmmseg.data.files import DataError, list_images, read_ids, read_image
+from gmmseg.data.reading import DataError, list_images, read_ids, read_image
 
 
 def test_images_of_every_mode_come_as_rgb(tmp_path: Path) -> None:

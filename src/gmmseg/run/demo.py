@@ -9,10 +9,12 @@ from pathlib import Path
 from gmmseg import run
 from gmmseg.config import load_config
 from gmmseg.data import open_dataset
-from gmmseg.data.kept import Kept
+from gmmseg.data.cached import CachedDataset
 from gmmseg.evaluation import write_results
 from gmmseg.report.tables import compare
-from gmmseg.run_report import write_picture, write_report
+from gmmseg.run.report import write_picture, write_report
+from gmmseg.run.train import FINISHED_FILE
+from gmmseg.samples import Progress
 from gmmseg.training.run_folder import LOCK_FILE, PARTS, WorkInFolder, locked
 
 MARK = ".demo"
@@ -27,7 +29,7 @@ def run_demo(
     seed: int = 0,
     steps: int | None = None,
     say: Callable[[str], None],
-    progress: run.Progress | None = None,
+    progress: Progress | None = None,
 ) -> Path:
     """Train and judge both models on the built-in scenes under ``out``; returns the path of the report."""
     with locked(out):
@@ -36,10 +38,12 @@ def run_demo(
 
 
 def _train_and_judge(
-    out: Path, seed: int, steps: int | None, say: Callable[[str], None], progress: run.Progress | None
+    out: Path, seed: int, steps: int | None, say: Callable[[str], None], progress: Progress | None
 ) -> Path:
     started = time.perf_counter()
-    test, anomalies = (Kept(open_dataset(name, None, "test")) for name in ("scenes", "scenes_anomaly"))
+    test, anomalies = (
+        CachedDataset(open_dataset(name, None, "test")) for name in ("scenes", "scenes_anomaly")
+    )
     results = []
     for name, head in MODELS.items():
         say(f"training {name} on the built-in street scenes")
@@ -87,7 +91,7 @@ def _refuse_foreign(folder: Path, replaced: Sequence[str]) -> None:
 
 def _clear(folder: Path) -> None:
     """Remove the run of an earlier demo."""
-    for part in ("log.jsonl", "results.json", run.FINISHED_FILE):
+    for part in ("log.jsonl", "results.json", FINISHED_FILE):
         (folder / part).unlink(missing_ok=True)
     for part in PARTS:
         shutil.rmtree(folder / part, ignore_errors=True)

@@ -14,7 +14,7 @@ import gmmseg
 from gmmseg import cli
 from gmmseg.config import load_config
 from gmmseg.data.scenes import Scenes
-from gmmseg.resuming import check_resumable, describe_run
+from gmmseg.run.resuming import check_resumable, describe_run
 from gmmseg.training.checkpoint import CheckpointError, list_checkpoints
 from gmmseg.training.trainer import Trainer
 
@@ -227,7 +227,7 @@ def test_a_checkpoint_that_is_not_there_starts_no_run(train, tmp_path):
 
 def test_a_run_that_goes_on_in_a_new_folder_has_best_weights_of_its_own(train, tmp_path, monkeypatch):
     scores = iter([{"score": 0.9}, {"score": 0.1}])
-    monkeypatch.setattr("gmmseg.run.validate", lambda model, dataset: next(scores))
+    monkeypatch.setattr("gmmseg.run.building.validate", lambda model, dataset: next(scores))
     train("--out", tmp_path / "one", "train.steps=2")
     code, said = train("--out", tmp_path / "new", "--resume-from", tmp_path / "one", "train.validate_every=9")
     assert code == 0, said

@@ -1,0 +1,41 @@
+"""The composition root: configuration in, objects built, work done. One page per workflow.
+
+`train` and `demo` make models, `fit` gives a trained model mixtures, `calibrate` and `evaluate` judge one,
+`report` shows it; `building` holds the parts of a run and `runs` what a finished one has left behind.
+"""
+
+from gmmseg.run.building import (
+    hidden_data,
+    join_processes,
+    make_em,
+    make_segmenter,
+    make_trainer,
+    training_data,
+    validate,
+    validation_data,
+)
+from gmmseg.run.calibrate import calibrate, settle
+from gmmseg.run.evaluate import evaluate, make_scores
+from gmmseg.run.fit import fit
+from gmmseg.run.runs import judged_sets, open_model, run_config
+from gmmseg.run.train import train
+
+__all__ = [
+    "calibrate",
+    "evaluate",
+    "fit",
+    "hidden_data",
+    "join_processes",
+    "judged_sets",
+    "make_em",
+    "make_scores",
+    "make_segmenter",
+    "make_trainer",
+    "open_model",
+    "run_config",
+    "settle",
+    "train",
+    "training_data",
+    "validate",
+    "validation_data",
+]

@@ -1,0 +1,69 @@
+"""What a run has left behind: its weights, its configuration, and what its model is judged on."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from gmmseg.config import Config, load_config
+from gmmseg.data.held_out import HiddenClasses, WithoutClasses
+from gmmseg.inference.predictor import UNFITTED
+from gmmseg.models import Segmenter, from_pretrained
+from gmmseg.models.saving import CONFIG_FILE, read_config
+
+_PARTS = ("best", "final")  # folders of weights in a run folder
+
+
+def open_model(source: str | Path) -> Segmenter:
+    """A segmenter from a run folder (its best weights), a folder of weights, or the hub (hf:owner/name).
+
+    One whose mixtures nobody has fitted is refused: it would show noise.
+    """
+    model = from_pretrained(next(iter(weights_of(Path(source))), source))
+    if not model.is_fitted:
+        raise ValueError(f"{source}: {UNFITTED}")
+    return model
+
+
+def weights_of(run_folder: Path) -> list[Path]:
+    """The folders of weights a run has left, the best first."""
+    parts = (run_folder / part for part in _PARTS)
+    return [part for part in parts if (part / CONFIG_FILE).is_file()]
+
+
+def run_config(folder: Path) -> Config | None:
+    """The configuration a run folder, or a folder of weights in one, was trained with."""
+    place = run_folder_of(folder)
+    return None if place is None else load_config(place / "config.yaml")
+
+
+def run_folder_of(folder: Path) -> Path | None:
+    """The run folder that ``folder`` is, or that it is a folder of weights in."""
+    places = (folder, folder.parent) if folder.name in _PARTS else (folder,)
+    return next((place for place in places if (place / "config.yaml").is_file()), None)
+
+
+def judged_sets(source: str | Path, dataset: Any) -> list[Any]:
+    """What the model of a run is judged on when it is given ``dataset``: that, as a rule.
+
+    A labelled set that holds the classes the run held out becomes two: the known classes without the hidden
+    ones, and the hidden ones as an anomaly set.
+    """
+    if dataset.label_space is None:
+        return [dataset]
+    names = dataset.label_space.names
+    hidden = _held_out(Path(source), names)
+    if not hidden or not set(hidden) <= set(names):
+        return [dataset]
+    return [WithoutClasses(dataset, hidden), HiddenClasses(dataset, hidden)]
+
+
+def _held_out(source: Path, names: Sequence[str]) -> tuple[str, ...]:
+    """Which of a set's classes the model was not to see: as its run says, or, of weights that have left their
+    run, those it has no name for while it has one for every class of its own in the set."""
+    config = run_config(source)
+    if config is not None:
+        return config.data.held_out
+    if not (source / CONFIG_FILE).is_file():
+        return ()
+    known = read_config(source).get("label_names") or ()
+    return tuple(name for name in names if name not in known) if set(known) < set(names) else ()

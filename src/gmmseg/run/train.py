@@ -1,0 +1,127 @@
+"""Training: configuration in, a run folder out. Read this to learn the workflow."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import set_seed
+
+from gmmseg import distributed
+from gmmseg.atomic import write_bytes
+from gmmseg.config import Config, dump_config
+from gmmseg.models import Segmenter
+from gmmseg.models.saving import WEIGHTS_FILE
+from gmmseg.run.building import make_trainer, must_use_cpu, refuse_unlabelled, training_data, validation_data
+from gmmseg.run.calibrate import settle
+from gmmseg.run.resuming import check_resumable, describe_run
+from gmmseg.training.checkpoint import (
+    CheckpointError,
+    find_checkpoint,
+    load_checkpoint,
+    named_checkpoint,
+    resume_command,
+    set_newer_aside,
+)
+from gmmseg.training.run_folder import locked, refuse_work
+from gmmseg.training.trainer import Interrupted, Trainer
+
+Say = Callable[[str], object]
+FINISHED_FILE = "finished.json"
+
+
+def train(
+    config: Config, folder: Path, *, resume: Path | None = None, cpu: bool = False, say: Say | None = None
+) -> Path:
+    """Train what ``config`` says in the run folder ``folder``; returns the folder of the exported weights.
+
+    The folder then holds config.yaml, log.jsonl, checkpoints/, best/ (weights of the best validation) and
+    final/ (weights of the last step), both with what `settle` finds. ``resume`` is a run folder, whose newest
+    checkpoint is taken, or a checkpoint file; only ``folder`` itself may hold none yet. ``say`` is told what
+    a resumed run does differently.
+    """
+    accelerator = Accelerator(mixed_precision=config.train.precision, cpu=cpu or must_use_cpu())
+    say = say if say and accelerator.is_main_process else _keep_quiet
+    set_seed(config.train.seed)
+    dataset, validation = training_data(config.data), validation_data(config.data)
+    refuse_unlabelled(dataset)
+    about = describe_run(config, dataset, accelerator.num_processes)
+    with locked(folder):
+        state = _state_to_go_on_from(resume, folder, about, say)
+        if state is not None and _is_finished(folder, state, config):
+            say(f"{folder}: this run is finished, at step {state['step']}; nothing is written")
+            return folder / "final"
+        trainer = make_trainer(config, folder, dataset, validation, accelerator, about)
+        if state is not None:
+            _restore(trainer, state, say)
+        if accelerator.is_main_process:
+            write_bytes(folder / "config.yaml", dump_config(config).encode())
+        try:
+            trained = trainer.run()
+        except Interrupted as stopped:
+            where = f" on {accelerator.num_processes} processes" if accelerator.num_processes > 1 else ""
+            command = resume_command(folder, "--resume", *(["--cpu"] if cpu else []))
+            raise Interrupted(f"{stopped}; resume it{where} with: {command}") from None
+        _export(trained, trainer.step, folder, validation, accelerator.device)
+    return folder / "final"
+
+
+def _keep_quiet(message: str) -> None:
+    """What is said where nobody listens, or another process says it."""
+
+
+def _state_to_go_on_from(
+    resume: Path | None, folder: Path, about: dict[str, Any], say: Say
+) -> dict[str, Any] | None:
+    """The saved state, found to fit this run; None where it starts. Work of another run is refused."""
+    find = find_checkpoint if resume == folder else named_checkpoint
+    path = None if resume is None else find(resume)
+    if path is None or path.parent.resolve() != (folder / "checkpoints").resolve():
+        refuse_work(folder)
+    if path is None:
+        if resume is not None:
+            say(f"{resume}: nothing was saved here yet; the run starts from the beginning")
+        return None
+    state = load_checkpoint(path)
+    check_resumable(path, state.get("about"), about, say)
+    return state
+
+
+def _restore(trainer: Trainer, state: dict[str, Any], say: Say) -> None:
+    """Give the trainer its state, and set checkpoints aside that this run no longer leads to."""
+    try:
+        trainer.load_state_dict(state)
+    except (RuntimeError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(
+            f"the checkpoint of step {state['step']} does not fit these settings ({str(error)[:200]}); "
+            "resume with those it was started with"
+        ) from error
+    if trainer.best > float("-inf") and not (trainer.folder / "best" / WEIGHTS_FILE).is_file():
+        trainer.best = float("-inf")  # a score to beat without its weights would leave none in the end
+        say(f"{trainer.folder} has no best/: the best weights are chosen from this step on")
+    if trainer.accelerator.is_main_process:
+        for path in set_newer_aside(trainer.folder / "checkpoints", trainer.step):
+            say(f"a later checkpoint is set aside as {path}")
+
+
+def _is_finished(folder: Path, state: dict[str, Any], config: Config) -> bool:
+    """Whether the run has exported the weights of its last step, and this is it."""
+    try:
+        exported = json.loads((folder / FINISHED_FILE).read_text())
+    except (OSError, ValueError):
+        return False
+    return state["step"] >= config.train.steps and exported == {"step": state["step"]}
+
+
+def _export(trained: Segmenter, step: int, folder: Path, validation: Any, device: torch.device) -> None:
+    """Write final/, calibrate it and best/ (all processes take part), and note that the run is finished."""
+    if distributed.rank() == 0:
+        trained.save_pretrained(folder / "final")
+    distributed.wait_for_all()
+    if validation is not None:
+        settle([folder / "best", folder / "final"], validation, device=device)
+    if distributed.rank() == 0:
+        write_bytes(folder / FINISHED_FILE, json.dumps({"step": step}).encode())
+    distributed.wait_for_all()
