@@ -13,7 +13,7 @@ from sklearn.datasets import load_digits
 from sklearn.metrics import roc_auc_score
 from torch import Tensor, nn
 
-from gmmseg.mixture import PRESETS, ClassMixture, OnlineEM, anomaly_score
+from gmmseg.mixture import PRESETS, ClassMixture, OnlineEM, Sphere, anomaly_score
 from gmmseg.models import GMMHead
 
 KNOWN = 8
@@ -62,7 +62,9 @@ def main() -> tuple[float, float]:
     torch.manual_seed(0)
     train_images, train_labels, test_images, test_labels = digits()
     network = encoder()
-    head = GMMHead(64, ClassMixture(KNOWN, 2, 64, unit_means=True), projection="reference", link="class_norm")
+    head = GMMHead(
+        64, ClassMixture(KNOWN, 2, 64, coordinates=Sphere(64)), projection="reference", link="class_norm"
+    )
     train(network, head, train_images, train_labels)
 
     network.eval()

@@ -131,7 +131,9 @@ def train(config: Config, looks: Looks) -> Segmenter:
 def post_hoc(trained: Segmenter, looks: Looks, *, components: int = 5, passes: int = 10) -> Segmenter:
     """Mixtures fitted by EM on the features of a trained softmax network, at one look at each image."""
     pyramid = _pyramid(trained)
-    settings = HeadSettings(components=components, dim=pyramid.out_channels, projection="none", link="bayes")
+    settings = HeadSettings(
+        components=components, dim=pyramid.out_channels, projection="none", coordinates="plain", link="bayes"
+    )
     fitted = replace_head(trained, settings)
     assert fitted.mixture is not None
     points, labels = [], []

@@ -53,12 +53,13 @@ MAIN = {
     "gmm_paper": PAPER,
     "gmm_reference": REFERENCE,
 }
+POLE = ["model.head.projection=batch_norm", "model.head.coordinates=pole"]
 QUEUE = ["em.memory=queue", "em.memory_float16=true"]
 ABLATIONS = {
     "softmax": MAIN["softmax"],
     "gmm_default": [],
     "post_hoc": MAIN["softmax"],
-    "discriminative": ["model.head.discriminative=true", "model.head.projection=pole"],
+    "discriminative": ["model.head.discriminative=true", *POLE],
     "plain_em": ["em.balanced=false", "em.hard=false"],
     "plain_em_ten_loops": ["em.balanced=false", "em.hard=false", "em.loops=10"],
     "soft_balanced": ["em.hard=false"],
@@ -73,9 +74,9 @@ ABLATIONS = {
     "no_likelihood_term": ["train.likelihood_weight=0"],
     "likelihood_1": ["train.likelihood_weight=1"],
     "component_term": ["train.likelihood_weight=0", "train.component_weight=0.01"],
-    "batch_norm_points": ["model.head.projection=pole"],
-    "unit_length_points": ["model.head.projection=l2"],
-    "reference_points": ["model.head.projection=reference"],
+    "batch_norm_points": POLE,
+    "unit_length_points": ["model.head.coordinates=sphere"],
+    "reference_points": ["model.head.projection=reference", "model.head.coordinates=sphere"],
     "best_component": ["model.head.winner=true"],
     "dim_32": ["model.head.dim=32"],
     "dim_128": ["model.head.dim=128"],

@@ -118,7 +118,7 @@ def test_every_number_has_a_lower_bound_and_every_whole_number_an_upper_one(sect
         (lambda: DataSettings(crop=(96,)), "crop must be a list of 2"),
         (lambda: DataSettings(scale=(2.0, 0.5)), "scale must be ascending"),
         (lambda: Config(inference=InferenceSettings(stride=5)), "a window stride needs a window"),
-        (lambda: HeadSettings(dim=1), "dim must be at least 2 with the projection whitened, got 1"),
+        (lambda: HeadSettings(dim=1), "dim must be at least 2 with whitened coordinates, got 1"),
         (lambda: ModelSettings(head="paper"), "head must be HeadSettings"),
     ],
 )

@@ -15,7 +15,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from gmmseg.bounds import Factor, FolderName, Side, Text, Workers, broken_rule, check_bounds, shown
 from gmmseg.mixture.em_settings import PRESETS, EMSettings
-from gmmseg.models.heads import HEAD_PRESETS, HeadSettings, head_settings
+from gmmseg.models.heads import HEAD_PRESETS, HeadSettings, head_settings, present_words
 from gmmseg.models.inference_settings import InferenceSettings
 from gmmseg.training.train_settings import TrainSettings
 
@@ -25,7 +25,9 @@ LARGEST = 1_000_000
 
 
 OBSOLETE_EM = ("unit_norm_means",)
-"""Keys of ``em`` that configurations written by earlier versions may hold: the head's projection says it."""
+"""Keys of ``em`` that configurations written by earlier versions may hold: the head's coordinates say it."""
+RENAMED_EM = {"spread_decay": "covariance_decay", "spread_shrinkage": "covariance_shrinkage"}
+"""Keys of ``em`` as earlier versions wrote them, and as they are called now."""
 
 
 class ConfigError(ValueError):
@@ -101,7 +103,7 @@ def parse_config(tree: dict[str, Any], source: str = "configuration") -> Config:
     """A Config from nested dictionaries; presets named in ``em`` and ``model.head`` are filled in."""
     tree = {key: value for key, value in tree.items() if key != "include"}
     em, model = _section(tree, "em", source), _section(tree, "model", source)
-    em = {key: value for key, value in em.items() if key not in OBSOLETE_EM}
+    em = {RENAMED_EM.get(key, key): value for key, value in em.items() if key not in OBSOLETE_EM}
     tree["em"] = _with_preset(em, {name: asdict(each) for name, each in PRESETS.items()}, "em", source)
     train = _section(tree, "train", source)
     if train.get("precision") is False:  # which is how YAML reads the word no
@@ -110,7 +112,7 @@ def parse_config(tree: dict[str, Any], source: str = "configuration") -> Config:
         word = isinstance(model["head"], str)
         head = {"preset": model["head"]} if word else _section(model, "head", source, "model.")
         heads = {name: asdict(head_settings(name)) for name in (*HEAD_PRESETS, "gmm")}
-        tree["model"] = {**model, "head": _with_preset(head, heads, "model.head", source)}
+        tree["model"] = {**model, "head": _with_preset(present_words(head), heads, "model.head", source)}
     _refuse_unknown(tree, Config, source, "")
     try:
         return TypeAdapter(Config).validate_python(tree)

@@ -11,7 +11,7 @@ import sys
 import torch
 import torch.distributed as dist
 from dataclasses import replace
-from gmmseg.mixture import PRESETS, ClassMixture, OnlineEM
+from gmmseg.mixture import PRESETS, ClassMixture, OnlineEM, WhitenedSphere
 
 out, split = sys.argv[1], int(sys.argv[2])
 if "RANK" in __import__("os").environ:
@@ -20,7 +20,8 @@ rank = dist.get_rank() if dist.is_initialized() else 0
 images, pixels, d = 6, 300, 8
 for name, preset in PRESETS.items():
     whitened = name == "default"
-    mixture = ClassMixture(4, 3, d, whitened=whitened)
+    coordinates = WhitenedSphere(d) if whitened else None
+    mixture = ClassMixture(4, 3, d, coordinates=coordinates)
     em = OnlineEM(mixture, replace(preset, samples_per_class=20, update_every=1, mean_momentum=0.5), seed=3)
     generator = torch.Generator().manual_seed(1)
     for _ in range(6):

@@ -7,7 +7,7 @@ import torch
 from sklearn.mixture import GaussianMixture
 
 from gmmseg.labels import IGNORE
-from gmmseg.mixture import PRESETS, ClassMixture, EMSettings, OnlineEM
+from gmmseg.mixture import PRESETS, ClassMixture, EMSettings, OnlineEM, Sphere
 
 EVERYTHING = 100_000  # more samples per class than any batch here holds
 PURE = EMSettings(
@@ -67,20 +67,20 @@ def test_one_component_equals_the_moments_of_everything_seen(generator, memory):
 
 
 def test_a_network_that_stands_still_is_forgotten_nothing_of(generator):
-    """Law: with anneal and pace 0 the statistics are those of everything seen, whatever the decay."""
+    """Law: with anneal and a forgetting scale of 0 the statistics are those of everything seen."""
     seen = [clusters(generator) for _ in range(4)]
     means = {}
-    for anneal, pace in ((True, 0.0), (True, 1.0), (False, 0.0)):
+    for anneal, scale in ((True, 0.0), (True, 1.0), (False, 0.0)):
         mixture = ClassMixture(3, 1, 4)
         em = OnlineEM(mixture, replace(PURE, memory="statistics", decay=0.5, anneal=anneal))
         for points, labels in seen:
-            em.step(points, labels, pace=pace)
-        means[anneal, pace] = mixture.means
+            em.step(points, labels, forgetting_scale=scale)
+        means[anneal, scale] = mixture.means
     points, labels = torch.cat([p for p, _ in seen]), torch.cat([y for _, y in seen])
     everything = torch.stack([points[labels == c].mean(0) for c in range(3)])
     torch.testing.assert_close(means[True, 0.0][:, 0], everything, atol=1e-4, rtol=1e-4)
     assert (means[True, 1.0] - means[True, 0.0]).abs().max() > 1e-2
-    assert torch.equal(means[True, 1.0], means[False, 0.0]), "without anneal the pace changes nothing"
+    assert torch.equal(means[True, 1.0], means[False, 0.0]), "without anneal the scale changes nothing"
 
 
 def test_balanced_em_finds_the_clusters(generator):
@@ -216,7 +216,7 @@ def test_on_points_of_any_length_the_means_are_those_of_the_points(generator):
     points = torch.randn(600, 4, generator=generator)
     labels = torch.arange(600) % 3
     points += 6 * torch.nn.functional.one_hot(labels, 4)
-    free, unit = ClassMixture(3, 1, 4), ClassMixture(3, 1, 4, unit_means=True)
+    free, unit = ClassMixture(3, 1, 4), ClassMixture(3, 1, 4, coordinates=Sphere(4))
     for mixture, given in ((free, points), (unit, torch.nn.functional.normalize(points, dim=-1))):
         em = OnlineEM(mixture)
         for _ in range(20):
@@ -237,12 +237,13 @@ def test_whether_a_mixture_was_ever_fitted(generator):
 
 
 def test_the_first_step_updates_and_then_every_fifth(generator):
-    mixture = ClassMixture(3, 2, 4, unit_means=True)
+    mixture = ClassMixture(3, 2, 4, coordinates=Sphere(4))
     em = OnlineEM(mixture, replace(PRESETS["reference"], correct_only=False))
     moved = []
     for _ in range(11):
         before = mixture.means.clone()
-        em.step(*clusters(generator))
+        points, labels = clusters(generator)
+        em.step(mixture.points(points), labels)
         moved.append(not torch.equal(mixture.means, before))
     assert [step for step, each in enumerate(moved) if each] == [0, 5, 10]
     torch.testing.assert_close(mixture.means.norm(dim=-1), torch.ones(3, 2))
@@ -305,8 +306,8 @@ def test_refusals():
         em.step(torch.randn(5, 3), torch.zeros(5, dtype=torch.int64))
     with pytest.raises(ValueError, match=r"labels \[3, 9\] are neither"):
         em.step(torch.randn(3, 4), torch.tensor([0, 3, 9]))
-    with pytest.raises(ValueError, match="pace is a share"):
-        em.step(torch.randn(3, 4), torch.tensor([0, 1, 2]), pace=1.5)
+    with pytest.raises(ValueError, match="forgetting_scale must lie in"):
+        em.step(torch.randn(3, 4), torch.tensor([0, 1, 2]), forgetting_scale=1.5)
     with pytest.raises(FloatingPointError, match="diverged"):
         em.step(torch.full((3, 4), float("nan")), torch.tensor([0, 1, 2]))
     for settings in PRESETS.values():

@@ -55,12 +55,12 @@ def test_half_precision_queue_keeps_the_moments_of_what_it_stores(generator):
     torch.testing.assert_close(queue.recall(torch.arange(3)).squares, stored.square().sum(2))
 
 
-@pytest.mark.parametrize(("pace", "kept"), [(1.0, 0.5), (0.2, 0.9), (0.0, 1.0)])
-def test_statistics_are_the_decayed_sums(generator, pace, kept):
+@pytest.mark.parametrize(("scale", "kept"), [(1.0, 0.5), (0.2, 0.9), (0.0, 1.0)])
+def test_statistics_are_the_decayed_sums(generator, scale, kept):
     memory = DecayedStatistics(3, 3, 4, decay=0.5)
     first, second = random_batch(generator, hard=False), random_batch(generator, hard=False)
     memory.write(*first)
-    memory.fade_(first[0], pace=pace)
+    memory.fade_(first[0], forgetting_scale=scale)
     memory.write(*second)
     classes = first[0]
     expected = kept * first[-1].total + second[-1].total

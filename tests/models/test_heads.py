@@ -1,8 +1,11 @@
+import itertools
+from dataclasses import asdict
+
 import pytest
 import torch
 from torch.distributions import Independent, Normal
 
-from gmmseg.mixture import ClassMixture
+from gmmseg.mixture import ClassMixture, Pole, Sphere, WhitenedSphere, make_coordinates
 from gmmseg.models.heads import (
     HEAD_PRESETS,
     GMMHead,
@@ -11,6 +14,7 @@ from gmmseg.models.heads import (
     head_settings,
     make_head,
     make_projection,
+    present_words,
 )
 
 C, K, D, F = 3, 2, 4, 6
@@ -58,7 +62,7 @@ def test_channels_last_is_never_copied(generator: torch.Generator) -> None:
     head = make_head(HeadSettings(dim=D, components=K), F, C)
     features = torch.randn(2, F, 3, 5, generator=generator).contiguous(memory_format=torch.channels_last)
     seen = []
-    head.mixture.whitening.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]))
+    head.mixture.coordinates.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]))
     output = head(features)
     assert seen[0].data_ptr() == features.data_ptr()
     for maps in (output.logits, output.points, output.evidence):
@@ -68,7 +72,7 @@ def test_channels_last_is_never_copied(generator: torch.Generator) -> None:
 def test_gradient_reaches_the_network_and_never_a_mixture(generator: torch.Generator) -> None:
     features = torch.randn(2, F, 3, 5, generator=generator, requires_grad=True)
     em, gradient = (
-        make_head(HeadSettings(dim=D, components=K, projection="pole", discriminative=flag), F, C)
+        make_head(HeadSettings(dim=D, components=K, coordinates="pole", discriminative=flag), F, C)
         for flag in (False, True)
     )
     for head in (em, gradient):
@@ -79,28 +83,84 @@ def test_gradient_reaches_the_network_and_never_a_mixture(generator: torch.Gener
     assert any(value.grad is not None for value in gradient.mixture.parameters())
 
 
-@pytest.mark.parametrize("name", ["l2", "pole", "reference"])
-def test_unit_length_projections(generator: torch.Generator, name: str) -> None:
+PROJECTIONS, COORDINATES = (
+    ("none", "linear", "batch_norm", "reference"),
+    ("plain", "sphere", "pole", "whitened"),
+)
+NONSENSE = {("batch_norm", "whitened"), ("reference", "pole"), ("reference", "whitened")}
+SENSIBLE = [each for each in itertools.product(PROJECTIONS, COORDINATES) if each not in NONSENSE]
+
+
+@pytest.mark.parametrize(("projection", "coordinates"), SENSIBLE)
+def test_every_sensible_combination_makes_points_its_mixture_accepts(
+    generator: torch.Generator, projection: str, coordinates: str
+) -> None:
+    dim = F + (coordinates in ("pole", "whitened")) if projection == "none" else 16
     torch.manual_seed(0)
-    points = make_projection(name, F, 16)(torch.randn(10, F, generator=generator))
-    torch.testing.assert_close(points.norm(dim=-1), torch.ones(10))
+    head = make_head(HeadSettings(dim=dim, projection=projection, coordinates=coordinates), F, C)
+    points = head.classify(30 * torch.randn(10, F, generator=generator)).points
+    assert points.shape == (10, dim)
+    head.mixture.coordinates.check(points)
+    if coordinates != "plain":
+        torch.testing.assert_close(points.norm(dim=-1), torch.ones(10))
 
 
-@pytest.mark.parametrize(("projection", "whitened"), [("whitened", False), ("linear", True)])
-def test_whitened_projection_and_mixture_need_each_other(projection: str, whitened: bool) -> None:
-    with pytest.raises(ValueError, match="need each other"):
-        GMMHead(F, ClassMixture(C, K, D, whitened=whitened), projection=projection)
+@pytest.mark.parametrize(("projection", "coordinates"), sorted(NONSENSE))
+def test_senseless_combinations_cannot_be_built(projection: str, coordinates: str) -> None:
+    with pytest.raises(ValueError, match=f"{projection} with coordinates {coordinates}: .*: choose"):
+        HeadSettings(projection=projection, coordinates=coordinates)
+    with pytest.raises(ValueError, match=f"{projection} with coordinates {coordinates}: .*: choose"):
+        GMMHead(F, ClassMixture(C, K, D, coordinates=make_coordinates(coordinates, D)), projection=projection)
 
 
 def test_a_discriminative_mixture_cannot_be_whitened() -> None:
-    with pytest.raises(ValueError, match="only EM whitens"):
+    with pytest.raises(ValueError, match=r"only EM can fit whitened coordinates.*choose coordinates pole"):
         HeadSettings(discriminative=True)
+
+
+@pytest.mark.parametrize(
+    ("coordinates", "features", "bias"),
+    [(Sphere(D), D, True), (Pole(D), D - 1, True), (WhitenedSphere(D), D - 1, False)],
+)
+def test_the_projection_fits_the_coordinates(coordinates, features: int, bias: bool) -> None:
+    """An offset that whitening takes away again is no weight to learn."""
+    head = GMMHead(F, ClassMixture(C, K, D, coordinates=coordinates), projection="linear")
+    assert (head.projection.out_features, head.projection.bias is not None) == (features, bias)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("none", ("none", "plain")),
+        ("linear", ("linear", "plain")),
+        ("l2", ("linear", "sphere")),
+        ("whitened", ("linear", "whitened")),
+        ("pole", ("batch_norm", "pole")),
+        ("reference", ("reference", "sphere")),
+    ],
+)
+def test_settings_of_earlier_versions_keep_their_meaning(old: str, new: tuple[str, str]) -> None:
+    settings = HeadSettings(**present_words({"components": 3, "projection": old}))
+    assert (settings.projection, settings.coordinates, settings.components) == (*new, 3)
+    assert present_words(asdict(settings)) == asdict(settings), "those of this version stay"
+
+
+def test_settings_without_a_projection_or_with_an_unknown_one_stay_as_they_are() -> None:
+    for settings in (
+        {"components": 3},
+        {"projection": "batch_norm"},
+        {"projection": "cosine"},
+        {"projection": []},
+    ):
+        assert present_words(settings) == settings
+    with pytest.raises(ValueError, match="projection must be one of none, linear, batch_norm, reference"):
+        HeadSettings(**present_words({"projection": "l2", "coordinates": "sphere"}))
 
 
 def test_no_projection_leaves_the_features(generator: torch.Generator) -> None:
     features = torch.randn(10, F, generator=generator)
     assert torch.equal(make_projection("none", F, F)(features), features)
-    with pytest.raises(ValueError, match="6 channels, not 4"):
+    with pytest.raises(ValueError, match="need features of 4 channels, not 6: choose another dim"):
         make_projection("none", F, D)
 
 
@@ -115,11 +175,10 @@ def test_softmax_head_is_one_convolution(generator: torch.Generator) -> None:
 
 
 def test_presets_are_the_three_forms_of_the_method() -> None:
-    assert (HEAD_PRESETS["paper"].projection, HEAD_PRESETS["paper"].link) == ("linear", "bayes")
-    assert (HEAD_PRESETS["reference"].projection, HEAD_PRESETS["reference"].link) == (
-        "reference",
-        "class_norm",
-    )
+    chosen = {name: (each.projection, each.coordinates, each.link) for name, each in HEAD_PRESETS.items()}
+    assert chosen["paper"] == ("linear", "plain", "bayes")
+    assert chosen["reference"] == ("reference", "sphere", "class_norm")
+    assert chosen["default"] == ("linear", "whitened", "affine")
     assert head_settings("gmm") == HEAD_PRESETS["default"]
 
 

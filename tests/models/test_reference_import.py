@@ -182,7 +182,8 @@ def test_it_becomes_one_of_ours(checkpoint: Path, tmp_path: Path) -> None:
     assert segmenter.label_names == ("a", "b", "c", "d", "e")
     assert segmenter.colours[3] == (3, 3, 3)
     assert (
-        segmenter.recipe["head"] == HeadSettings("gmm", K, D, "reference", "class_norm", winner=True).__dict__
+        segmenter.recipe["head"]
+        == HeadSettings("gmm", K, D, "reference", "sphere", "class_norm", winner=True).__dict__
     )
     assert not any("queue" in name or "counter" in name for name in segmenter.state_dict())
     segmenter.save_pretrained(tmp_path / "ours")

@@ -91,7 +91,8 @@ def train(case, head="default", batch_size=4, accumulate=1, backbone_multiplier=
 
 
 train("default")
-train("pole", head=HeadSettings(projection="pole"))  # batch norm of rows, in the projection
+# Batch norm of rows, in the projection.
+train("pole", head=HeadSettings(projection="batch_norm", coordinates="pole"))
 train("frozen", head="softmax", backbone_multiplier=0.0)
 train("softmax", head="softmax")
 train("accumulated", head="softmax", batch_size=2, accumulate=2, backbone_multiplier=0.0)

@@ -167,7 +167,7 @@ def test_accumulated_batches_give_the_gradient_of_one_large_batch(tmp_path):
 def test_mixtures_move_only_in_em_and_the_twin_has_none(tmp_path):
     trainer = make_trainer(tmp_path, replace(SETTINGS, steps=1))
     before = trainer.segmenter.mixture.means.clone()
-    trainer.em.step = lambda *batch, pace: None
+    trainer.em.step = lambda *batch, forgetting_scale: None
     trainer.run()
     assert torch.equal(trainer.segmenter.mixture.means, before)
     assert make_trainer(tmp_path, head="softmax").em is None
@@ -177,7 +177,7 @@ def test_em_hears_how_fast_the_network_still_learns(tmp_path):
     """As the learning rate declines, its warm-up apart, from one towards zero."""
     trainer = make_trainer(tmp_path, replace(SETTINGS, steps=4, warmup_steps=3, power=1.0))
     heard = []
-    trainer.em.step = lambda *batch, pace: heard.append(pace)
+    trainer.em.step = lambda *batch, forgetting_scale: heard.append(forgetting_scale)
     trainer.run()
     assert heard == pytest.approx([1.0, 0.75, 0.5, 0.25])
 

@@ -1,8 +1,10 @@
 """The method: a Gaussian mixture per class, fitted by online EM. Points and labels only.
 
-Read `gaussian` (densities), `sinkhorn` (E-step), `memory`, `mixture` (the state), `em` (the optimizer).
+Read `gaussian` (densities), `coordinates` (features to points), `mixture` (the state), `sinkhorn` and `steps`
+(E and M), `memory`, `em` (the optimizer).
 """
 
+from gmmseg.mixture.coordinates import Coordinates, Plain, Pole, Sphere, WhitenedSphere, make_coordinates
 from gmmseg.mixture.em import OnlineEM
 from gmmseg.mixture.em_settings import PRESETS, EMSettings
 from gmmseg.mixture.gaussian import anomaly_score, class_evidence, log_density, log_posterior
@@ -17,16 +19,22 @@ __all__ = [
     "BayesLink",
     "ClassMixture",
     "ClassNormLink",
+    "Coordinates",
     "DecayedStatistics",
     "DiscriminativeMixture",
     "EMSettings",
     "FeatureQueue",
     "OnlineEM",
+    "Plain",
+    "Pole",
+    "Sphere",
+    "WhitenedSphere",
     "anomaly_score",
     "balanced_assignment",
     "class_evidence",
     "log_density",
     "log_posterior",
+    "make_coordinates",
     "make_link",
     "plain_assignment",
 ]

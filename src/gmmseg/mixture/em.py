@@ -10,13 +10,11 @@ from gmmseg.distributed import gather_rows, rows_before, sum_over_processes
 from gmmseg.labels import IGNORE
 from gmmseg.mixture.class_batch import ClassBatch, ClassLayout
 from gmmseg.mixture.em_settings import DEFAULT, EMSettings
-from gmmseg.mixture.fit import estimated_log_weights
-from gmmseg.mixture.gaussian import class_evidence, own_log_density
+from gmmseg.mixture.gaussian import own_log_density
 from gmmseg.mixture.memory import DecayedStatistics, FeatureQueue, Memory, Moments
 from gmmseg.mixture.mixture import ClassMixture
 from gmmseg.mixture.sampling import evenly_spaced, sample_points
-from gmmseg.mixture.sinkhorn import balanced_assignment, plain_assignment
-from gmmseg.mixture.whitening import Spread
+from gmmseg.mixture.steps import assign, estimated_log_weights, expect, maximise
 
 COLLAPSED = 0.1
 """Two components of a class closer than this many standard deviations are one component twice."""
@@ -46,10 +44,8 @@ class OnlineEM:
         self.settings = settings
         self.seed = seed
         self.memory = make_memory(mixture, settings)
-        self.spread = (
-            None
-            if mixture.whitening is None
-            else Spread(mixture.dim, decay=settings.spread_decay, device=mixture.means.device)
+        self.follower = mixture.coordinates.follower(
+            decay=settings.covariance_decay, shrinkage=settings.covariance_shrinkage
         )
         device, shape = mixture.means.device, mixture.means.shape[:2]
         self.steps = 0
@@ -65,26 +61,19 @@ class OnlineEM:
         groups: Tensor | None = None,
         correct: Tensor | None = None,
         *,
-        pace: float = 1.0,
+        forgetting_scale: float = 1.0,
     ) -> None:
-        """One EM iteration on points (n d), labels (n; IGNORE is passed over) from images ``groups`` (n).
+        """One EM iteration on points (n d) with labels (n; IGNORE is left out) from images ``groups`` (n).
 
-        ``correct`` (n) bool: which points the head classifies correctly, for `EMSettings.correct_only`; None
-        asks the mixtures. The points of a whitened mixture must be fresh, made by `ClassMixture.points` since
-        the last step. ``pace``: how fast the network still moves, as a share of its fastest. With
+        The points must be fresh: made by `ClassMixture.points` since the last step. ``correct`` (n) bool:
+        which points the head classifies correctly, for `EMSettings.correct_only`; None asks the mixtures.
+        ``forgetting_scale``: how fast the network still moves, as a share of its fastest. With
         `EMSettings.anneal` what is known is forgotten at that share of the usual rate.
         """
-        self._check(points, labels, pace)
-        pace = pace if self.settings.anneal else 1.0
+        self._check(points, labels, forgetting_scale)
         self.steps += 1
         counts = self._count_labels(labels)
-        points = points.float()
-        if self.settings.correct_only and correct is None:
-            correct = self._is_correct(points, labels)
-        if self.settings.samples_per_component is None:
-            chosen = self._sample(points, labels, groups, correct)
-        else:
-            chosen = self._spaced(points, labels, correct)
+        chosen = self._choose(points.float(), labels, groups, correct)
         if len(chosen.labels) == 0:
             return
         # Squares of points are summed below: what has none that float32 can hold is no better than NaN.
@@ -92,12 +81,19 @@ class OnlineEM:
             raise FloatingPointError(
                 "points are not finite, or too large: the network has diverged; the mixture is unchanged"
             )
-        batch = ClassBatch(self._follow_(chosen, counts, pace), chosen.labels)
+        self._learn_(chosen, counts, forgetting_scale if self.settings.anneal else 1.0)
+
+    def _learn_(self, chosen: "_Chosen", counts: Tensor, forgetting_scale: float) -> None:
+        """Move coordinates and mixtures by the chosen points; ``counts`` (c): labels in the global batch."""
+        # Coordinates first: components that start where all points lie together stay alike. The mixtures
+        # are then fitted to the points as the next pass will see them.
+        # Classes weigh by the root of their count, between one vote per class and one per pixel.
+        points = self.follower.follow_(chosen.points, chosen.labels, counts.sqrt(), forgetting_scale)
+        batch = ClassBatch(points, chosen.labels)
         given = None
         if chosen.shares is not None:
             given = batch.layout.pad(chosen.shares) * batch.valid[..., None]
-            self._observed_densities(batch)
-        self.memory.fade_(batch.classes, pace)
+        self.memory.fade_(batch.classes, forgetting_scale)
         if self.settings.batch_in_update:
             self._step_with_batch(batch, given)
         else:
@@ -106,6 +102,16 @@ class OnlineEM:
             self._reseed_(batch)
 
     # Which points --------------------------------------------------------------------------------------
+
+    def _choose(
+        self, points: Tensor, labels: Tensor, groups: Tensor | None, correct: Tensor | None
+    ) -> "_Chosen":
+        """The points that this step uses, of all processes, as the settings say."""
+        if self.settings.correct_only and correct is None:
+            correct = self._is_correct(points, labels)
+        if self.settings.samples_per_component is None:
+            return self._sample(points, labels, groups, correct)
+        return self._spaced(points, labels, correct)
 
     def _sample(
         self, points: Tensor, labels: Tensor, groups: Tensor | None, correct: Tensor | None
@@ -143,18 +149,6 @@ class OnlineEM:
         """Which points (n) the mixtures give to their own class."""
         return (self.mixture(points) + self.mixture.log_prior).argmax(-1) == labels
 
-    def _follow_(self, chosen: "_Chosen", counts: Tensor, pace: float) -> Tensor:
-        """Let a whitened mixture's coordinates follow the features; the points (s d) in the new ones."""
-        if self.mixture.whitening is None or self.spread is None:
-            return chosen.points
-        features = self.mixture.whitening.features(chosen.points)
-        # Classes weigh by the root of their count, between one vote per class and one per pixel.
-        self.spread.update(features, chosen.labels, counts.sqrt(), pace)
-        self.mixture.whitening.follow_(self.spread, self.settings.spread_shrinkage)
-        # Coordinates first: components that start where all points lie together stay alike. The mixtures
-        # are then fitted to the points as the next pass will see them.
-        return self.mixture.whitening(features)
-
     # The E-step ----------------------------------------------------------------------------------------
 
     @torch.no_grad()
@@ -172,40 +166,18 @@ class OnlineEM:
         if len(all_classes):
             order = all_classes.argsort(stable=True)
             layout = ClassLayout(all_classes[order])
-            assigned = self._assign(layout.pad(everyone[order]), layout.classes, layout.valid)
+            log_weights = self.mixture.log_weights[layout.classes]
+            assigned = assign(layout.pad(everyone[order]), layout.valid, log_weights, self.settings)
             everyone = torch.empty_like(everyone).index_copy_(0, order, layout.unpad(assigned))
             first = rows_before(len(classes))
             result[known] = everyone[first : first + len(classes)]
         return result
 
-    def _assign(self, log_densities: Tensor, classes: Tensor, valid: Tensor) -> Tensor:
-        """Responsibilities (p m k) from the log densities (p m k) of classes (p)."""
-        settings = self.settings
-        if not settings.balanced:
-            joint = log_densities + self.mixture.log_weights[classes][:, None]
-            return plain_assignment(joint, valid, hard=settings.hard)
-        return balanced_assignment(
-            log_densities,
-            valid,
-            epsilon=settings.epsilon,
-            iterations=settings.iterations,
-            tolerance=settings.tolerance,
-            scale_cost=settings.scale_cost,
-            centre_cost=settings.centre_cost,
-            hard=settings.hard,
-        )
-
-    def _expect(self, batch: ClassBatch) -> Tensor:
-        """Responsibilities (p m k) of the batch's points under the mixtures as they are."""
-        return self._assign(self._observed_densities(batch), batch.classes, batch.valid)
-
-    def _observed_densities(self, batch: ClassBatch) -> Tensor:
-        """Log densities (p m k) of the batch's points; their mean log-likelihood is noted."""
-        mixture, classes = self.mixture, batch.classes
-        log_densities = batch.log_density(mixture.means[classes], mixture.variances[classes])
-        evidence = class_evidence(log_densities, mixture.log_weights[classes][:, None], winner=False)
-        self.log_likelihood = evidence[batch.valid].mean()
-        return log_densities
+    def _expect(self, batch: ClassBatch, given: Tensor | None = None) -> Tensor:
+        """Responsibilities (p m k) of the batch's points, ``given`` or found; notes their log-likelihood."""
+        found = expect(self.mixture, batch, self.settings, given)
+        self.log_likelihood = found.log_likelihoods.mean()
+        return found.responsibilities
 
     # The M-step ----------------------------------------------------------------------------------------
 
@@ -222,7 +194,7 @@ class OnlineEM:
         # Without a memory the last batch's arrivals are known, for its diagnostics, but not remembered.
         arrived = self.memory.arrived()[classes] * (remembered.weight.sum(1, keepdim=True) > 0)
         for loop in range(self.settings.loops if self._is_update() else 1):
-            responsibilities = self._expect(batch) if loop or given is None else given
+            responsibilities = self._expect(batch, None if loop else given)
             gained = batch.moments(responsibilities)
             if self._is_update():
                 self._update_(classes, remembered + gained, arrived + gained.weight)
@@ -232,7 +204,7 @@ class OnlineEM:
         """The reference's schedule: assign and remember the batch; every so often update from memory, the
         classes of the batch alone."""
         classes = batch.classes
-        responsibilities = self._expect(batch) if given is None else given
+        responsibilities = self._expect(batch, given)
         self.memory.write(classes, batch.points, responsibilities, batch.moments(responsibilities))
         if self._is_update():
             self._update_(classes, self.memory.recall(classes), self.memory.arrived()[classes])
@@ -240,11 +212,20 @@ class OnlineEM:
     def _update_(self, classes: Tensor, known: Moments, arrived: Tensor) -> None:
         """Move the mixtures of these classes towards what is known of them."""
         mixture = self.mixture
-        means, variances = self._maximise(known, mixture.means[classes], mixture.variances[classes])
+        means, variances = maximise(
+            known,
+            mixture.means[classes],
+            mixture.variances[classes],
+            mixture.coordinates,
+            variance_floor=self._variance_floor(),
+            variance_offset=self.settings.variance_offset,
+        )
         self.updates[classes] += known.weight > 0
         mean_rate = self._rate(self.settings.mean_momentum, classes)
         variance_rate = self._rate(self.settings.variance_momentum, classes)
-        mixture.means[classes] = self._valid(torch.lerp(mixture.means[classes], means, mean_rate))
+        mixture.means[classes] = mixture.coordinates.valid_means(
+            torch.lerp(mixture.means[classes], means, mean_rate)
+        )
         mixture.variances[classes] = torch.lerp(mixture.variances[classes], variances, variance_rate)
         if not self.settings.balanced:  # where it is, components are even by definition
             old = mixture.log_weights[classes]
@@ -254,24 +235,9 @@ class OnlineEM:
             counts = self.labels_seen + 1.0  # one of each, so none is impossible
             mixture.log_prior.copy_((counts / counts.sum()).log())
 
-    def _maximise(self, known: Moments, means: Tensor, variances: Tensor) -> tuple[Tensor, Tensor]:
-        """Means and variances (p k d) from moments; a component that has seen nothing keeps its own."""
-        settings = self.settings
-        seen = (known.weight > 0)[..., None]
-        weight = torch.where(seen, known.weight[..., None], 1.0)
-        first, second = known.total / weight, known.squares / weight
-        new_means = self._valid(first)
-        new_variances = second - 2 * new_means * first + new_means.square()
-        floor = max(settings.variance_floor, settings.relative_floor * float(self.mixture.variances.mean()))
-        new_variances = (new_variances.clamp_min(0.0) + settings.variance_offset).clamp_min(floor)
-        return (
-            torch.where(seen, new_means.to(means.dtype), means),
-            torch.where(seen, new_variances.to(variances.dtype), variances),
-        )
-
-    def _valid(self, means: Tensor) -> Tensor:
-        """Means (p k d) where the mixture's points lie: of unit length if those are."""
-        return torch.nn.functional.normalize(means, dim=-1) if self.mixture.unit_means else means
+    def _variance_floor(self) -> float:
+        relative = self.settings.relative_floor * float(self.mixture.variances.mean())
+        return max(self.settings.variance_floor, relative)
 
     def _rate(self, momentum: float, classes: Tensor) -> Tensor:
         """How far to move towards the update, (p k 1)."""
@@ -290,8 +256,8 @@ class OnlineEM:
         fresh = batch.points[:, :k] if batch.points.shape[1] >= k else batch.points[:, :1].expand(-1, k, -1)
         mixture = self.mixture
         mixture.means[classes] = torch.where(broken[..., None], fresh, mixture.means[classes])
-        spread = mixture.variances[classes].mean(1, keepdim=True)
-        mixture.variances[classes] = torch.where(broken[..., None], spread, mixture.variances[classes])
+        typical = mixture.variances[classes].mean(1, keepdim=True)
+        mixture.variances[classes] = torch.where(broken[..., None], typical, mixture.variances[classes])
         even = -math.log(k)  # a component out of use weighs next to nothing and would stay so
         weights = torch.where(broken, even, mixture.log_weights[classes])
         mixture.log_weights[classes] = weights.log_softmax(-1)
@@ -309,8 +275,8 @@ class OnlineEM:
 
     def _distances(self) -> Tensor:
         """Distances between the components of each class (c k k), in standard deviations; inf to itself."""
-        means, spread = self.mixture.means, self.mixture.variances.mean(dim=(1, 2))
-        distances = torch.cdist(means, means) / (spread.sqrt()[:, None, None] * means.shape[-1] ** 0.5)
+        means, variance = self.mixture.means, self.mixture.variances.mean(dim=(1, 2))
+        distances = torch.cdist(means, means) / (variance.sqrt()[:, None, None] * means.shape[-1] ** 0.5)
         return distances + torch.diag(torch.full_like(means[0, :, 0], torch.inf))
 
     @torch.no_grad()
@@ -348,7 +314,7 @@ class OnlineEM:
             "labels_seen": self.labels_seen.clone(),
             "log_likelihood": self.log_likelihood.clone(),
             "memory": self.memory.state_dict(),
-            "spread": None if self.spread is None else self.spread.state_dict(),
+            "follower": self.follower.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -358,8 +324,8 @@ class OnlineEM:
                 f"the mixture has {tuple(self.updates.shape)}"
             )
         self.memory.load_state_dict(state["memory"])
-        if self.spread is not None:
-            self.spread.load_state_dict(state["spread"])
+        # Earlier versions wrote it under the name spread.
+        self.follower.load_state_dict(state["follower"] if "follower" in state else state["spread"])
         self.steps, self.seed = state["steps"], state["seed"]
         self.updates.copy_(state["updates"])
         self.labels_seen.copy_(state["labels_seen"])
@@ -372,16 +338,15 @@ class OnlineEM:
         self.labels_seen += counts
         return counts
 
-    def _check(self, points: Tensor, labels: Tensor, pace: float) -> None:
-        if not 0.0 <= pace <= 1.0:
-            raise ValueError(f"pace is a share of the fastest, in [0, 1], got {pace}")
+    def _check(self, points: Tensor, labels: Tensor, forgetting_scale: float) -> None:
+        if not 0.0 <= forgetting_scale <= 1.0:
+            raise ValueError(f"forgetting_scale must lie in [0, 1], got {forgetting_scale}")
         if points.ndim != 2 or points.shape[1] != self.mixture.dim or labels.shape != points.shape[:1]:
             raise ValueError(
                 f"expected points (n {self.mixture.dim}) and labels (n), "
                 f"got {tuple(points.shape)} and {tuple(labels.shape)}"
             )
-        if self.mixture.whitening is not None and bool((points[:, -1] <= 0).any()):
-            raise ValueError("these are not points of a whitened mixture: make them with its `points`")
+        self.mixture.coordinates.check(points)
         unknown = ((labels < 0) | (labels >= self.mixture.num_classes)) & (labels != IGNORE)
         if bool(unknown.any()):
             values = labels[unknown].unique().tolist()

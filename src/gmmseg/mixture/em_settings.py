@@ -42,10 +42,11 @@ class EMSettings:
     memory_float16: bool = False
     """Store the queue in half precision."""
     decay: Decay = 0.99
-    """Statistics: what is kept of a class's moments each time a batch holds that class, at full pace."""
+    """Statistics: what is kept of a class's moments each time a batch holds that class, at a
+    ``forgetting_scale`` of 1."""
     anneal: bool = False
-    """Forget (statistics, spread) at the ``pace`` that `OnlineEM.step` is told; the trainer tells how much is
-    left of its learning rate."""
+    """Scale the forgetting of statistics and covariance by the ``forgetting_scale`` given to `OnlineEM.step`;
+    the trainer gives the share of its learning rate that is left."""
 
     update_every: Count = 1
     """M-step: steps from one update to the next, the first step being one; points are remembered in every
@@ -66,10 +67,11 @@ class EMSettings:
     relative_floor: Share = 0.0
     """Least variance as a share of the mean variance of all components."""
 
-    spread_decay: Decay = 0.95
-    """Whitened mixtures: what each batch leaves of the covariance within classes, at full pace."""
-    spread_shrinkage: Positive = 0.1
-    """Whitened mixtures: share of the mean variance added in all directions before whitening."""
+    covariance_decay: Decay = 0.95
+    """Whitened coordinates: what each batch leaves of the earlier covariance within classes, at a
+    ``forgetting_scale`` of 1."""
+    covariance_shrinkage: Positive = 0.1
+    """Whitened coordinates: share of the mean variance added in all directions before whitening."""
 
     estimate_prior: bool = False
     """Class prior from the shares of labels seen so far; otherwise uniform."""

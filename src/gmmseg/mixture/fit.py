@@ -2,17 +2,17 @@
 
 import math
 from collections.abc import Iterable, Iterator
-from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from gmmseg.mixture.class_batch import ClassBatch
-from gmmseg.mixture.gaussian import class_evidence
-from gmmseg.mixture.memory import Moments
+from gmmseg.mixture.em_settings import EMSettings
+from gmmseg.mixture.memory import Moments, accumulator_dtype
 from gmmseg.mixture.sampling import draw
-from gmmseg.mixture.sinkhorn import balanced_assignment, plain_assignment
+from gmmseg.mixture.sinkhorn import plain_assignment
+from gmmseg.mixture.steps import estimated_log_weights, expect, maximise
 
 if TYPE_CHECKING:
     from gmmseg.mixture.mixture import ClassMixture
@@ -41,8 +41,12 @@ def fit_mixture(
         _start_(mixture, _reservoir(batches, mixture.num_classes, seed), variance_floor, seed)
     history: list[float] = []
     for _ in range(passes):
-        known, log_likelihood = _expect(mixture, batches, balanced)
-        _maximise_(mixture, known, variance_floor)
+        known, log_likelihood = _moments(mixture, batches, EMSettings(balanced=balanced))
+        means, variances = maximise(
+            known, mixture.means, mixture.variances, mixture.coordinates, variance_floor=variance_floor
+        )
+        mixture.means.copy_(means)
+        mixture.variances.copy_(variances)
         if not balanced:  # where it is, components are even by definition
             mixture.log_weights.copy_(estimated_log_weights(known.weight, mixture.log_weights))
         history.append(log_likelihood)
@@ -51,26 +55,20 @@ def fit_mixture(
     return history
 
 
-def _expect(mixture: "ClassMixture", batches: Batches, balanced: bool) -> tuple[Moments, float]:
-    """One pass: moments (c k ...) under the current responsibilities, and the mean log-likelihood."""
+def _moments(mixture: "ClassMixture", batches: Batches, settings: EMSettings) -> tuple[Moments, float]:
+    """One E-step over all batches: moments (c k ...) of all points, and their mean log-likelihood."""
     c, k, d = mixture.means.shape
-    zeros = torch.zeros(c, k, d, dtype=torch.float64, device=mixture.means.device)
+    device = mixture.means.device
+    zeros = torch.zeros(c, k, d, dtype=accumulator_dtype(device), device=device)
     known = Moments(zeros[..., 0].clone(), zeros, zeros.clone())
     log_likelihood, count = 0.0, 0
     for points, labels in batches:
         for batch in _chunks(points, labels, mixture):
-            classes = batch.classes
-            log_weights = mixture.log_weights[classes][:, None]
-            log_densities = batch.log_density(mixture.means[classes], mixture.variances[classes])
-            joint = log_densities + log_weights
-            assign = partial(balanced_assignment, tolerance=0.01, iterations=50)
-            gained = batch.moments((assign if balanced else plain_assignment)(joint, batch.valid))
-            for total, gain in zip(known, gained):
-                total.index_add_(0, classes, gain)
-            log_likelihood += float(
-                class_evidence(log_densities, log_weights, winner=False)[batch.valid].sum()
-            )
-            count += int(batch.valid.sum())
+            found = expect(mixture, batch, settings)
+            for total, gain in zip(known, batch.moments(found.responsibilities)):
+                total.index_add_(0, batch.classes, gain)
+            log_likelihood += float(found.log_likelihoods.sum())
+            count += len(found.log_likelihoods)
     if count == 0:
         raise ValueError(
             "nothing to fit: the batches hold no point with a known label, or can be read only once"
@@ -78,31 +76,10 @@ def _expect(mixture: "ClassMixture", batches: Batches, balanced: bool) -> tuple[
     return known, log_likelihood / count
 
 
-def _maximise_(mixture: "ClassMixture", known: Moments, variance_floor: float) -> None:
-    """Set means and variances from moments; a component that has seen nothing stays put."""
-    seen = (known.weight > 0)[..., None]
-    weight = torch.where(seen, known.weight[..., None], 1.0)
-    means = known.total / weight
-    variances = (known.squares / weight - means.square()).clamp_min(variance_floor)
-    mixture.means.copy_(torch.where(seen, means.float(), mixture.means))
-    mixture.variances.copy_(torch.where(seen, variances.float(), mixture.variances))
-
-
-def estimated_log_weights(weight: Tensor, old: Tensor) -> Tensor:
-    """log pi (p k) of how many points each component has, N_ck / N_c; a class without any keeps its own.
-
-    A component without a point keeps a millionth, so that a later point can still choose it.
-    """
-    total = weight.sum(1, keepdim=True)
-    shares = (weight / total.clamp_min(1e-12)).clamp_min(1e-6)
-    shares = shares / shares.sum(1, keepdim=True)
-    return torch.where(total > 0, shares.log().to(old.dtype), old)
-
-
 def _start_(mixture: "ClassMixture", kept: ClassBatch, variance_floor: float, seed: int) -> None:
     """Start the components of each class as the clusters of its kept points (Lloyd's rounds)."""
     classes, count = kept.classes, kept.valid.sum(1)
-    means = _spread_out(kept, mixture.num_components, seed)
+    means = _distant_points(kept, mixture.num_components, seed)
     ones = torch.ones_like(means)
     for _ in range(_START_ROUNDS):
         clusters = plain_assignment(kept.log_density(means, ones), kept.valid, hard=True)
@@ -111,13 +88,13 @@ def _start_(mixture: "ClassMixture", kept: ClassBatch, variance_floor: float, se
         means = torch.where(filled, (total / weight.clamp_min(1.0)[..., None]).float(), means)
     _, total, squares = kept.moments(kept.valid[..., None].float())
     share = 1.0 / count[:, None, None]
-    spread = (squares * share - (total * share).square()).clamp_min(variance_floor).float()
-    mixture.means[classes] = means
-    mixture.variances[classes] = spread.expand_as(means)
+    variances = (squares * share - (total * share).square()).clamp_min(variance_floor).float()
+    mixture.means[classes] = mixture.coordinates.valid_means(means)
+    mixture.variances[classes] = variances.expand_as(means)
     mixture.log_weights.fill_(-math.log(mixture.num_components))
 
 
-def _spread_out(kept: ClassBatch, k: int, seed: int) -> Tensor:
+def _distant_points(kept: ClassBatch, k: int, seed: int) -> Tensor:
     """k points of each class (p k d), each drawn with the squared distance to those before (k-means++)."""
     generator = torch.Generator().manual_seed(seed)
     chosen = kept.points[:, :1]
@@ -151,6 +128,7 @@ def _chunks(points: Tensor, labels: Tensor, mixture: "ClassMixture") -> Iterator
     """The labelled points of a batch, by class, a bounded number at a time."""
     known = (labels >= 0) & (labels < mixture.num_classes)
     points, labels = points[known].float().to(mixture.means.device), labels[known].to(mixture.means.device)
+    mixture.coordinates.check(points)
     for start in range(0, len(points), _CHUNK):
         order = labels[start : start + _CHUNK].argsort(stable=True)
         yield ClassBatch(points[start : start + _CHUNK][order], labels[start : start + _CHUNK][order])

@@ -1,14 +1,15 @@
 """The state of the method: per class a mixture of diagonal Gaussians."""
 
 from collections.abc import Iterable
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from gmmseg.mixture import gaussian
 from gmmseg.mixture.blocks import mixture_evidence, total_log_density
+from gmmseg.mixture.coordinates import Coordinates, Plain
 from gmmseg.mixture.fit import fit_mixture
-from gmmseg.mixture.whitening import Whitening
 
 START_VARIANCE = 1.0
 
@@ -16,12 +17,11 @@ START_VARIANCE = 1.0
 class ClassMixture(nn.Module):
     """Means and variances (c k d), component weights (c k) and a class prior (c), all buffers.
 
-    No gradient ever reaches them: only EM (`OnlineEM.step`, or `fit`) moves the mixtures. With ``whitened``
-    `OnlineEM` also moves the `Whitening` that makes points of features; else the features are the points.
-    ``unit_means``: the points are of unit length, so `OnlineEM` keeps the means so too; whitened ones always
-    are.
+    No gradient ever reaches them: only EM (`OnlineEM.step`, or `fit`) moves the mixtures. ``coordinates``
+    make points of features and say where means may lie; without any given, the features are the points.
     """
 
+    moved_by_em: ClassVar[bool] = True
     means: Tensor
     variances: Tensor
     log_weights: Tensor
@@ -34,8 +34,7 @@ class ClassMixture(nn.Module):
         dim: int,
         *,
         winner: bool = True,
-        whitened: bool = False,
-        unit_means: bool = False,
+        coordinates: Coordinates | None = None,
         seed: int = 0,
     ) -> None:
         super().__init__()
@@ -44,11 +43,9 @@ class ClassMixture(nn.Module):
                 "a mixture needs at least one class, component and channel, "
                 f"got {num_classes}, {num_components}, {dim}"
             )
-        if whitened and dim < 2:
-            raise ValueError("a whitened mixture needs at least two channels, one of them the pole's height")
         self.winner = winner
-        self.unit_means = unit_means or whitened
-        self.whitening = Whitening(dim) if whitened else None
+        self.coordinates = Plain(dim) if coordinates is None else coordinates
+        self._check_coordinates(dim)
         generator = torch.Generator().manual_seed(seed)
         means = torch.randn(num_classes, num_components, dim, generator=generator, device="cpu")
         # Unit vectors: the first balanced assignment needs directions to tell components apart, no more.
@@ -57,6 +54,18 @@ class ClassMixture(nn.Module):
         log_weight = -torch.tensor(float(num_components)).log()
         self.register_buffer("log_weights", log_weight.repeat(num_classes, num_components))
         self.register_buffer("log_prior", -torch.tensor(float(num_classes)).log().repeat(num_classes))
+
+    def _check_coordinates(self, dim: int) -> None:
+        if self.coordinates.dim != dim:
+            raise ValueError(
+                f"points of the coordinates have {self.coordinates.dim} channels, of the mixture {dim}: "
+                "make both with the same dim"
+            )
+        if self.coordinates.needs_em and not self.moved_by_em:
+            raise ValueError(
+                f"only EM can fit {self.coordinates.name} coordinates, and a discriminative mixture has "
+                "no EM: choose pole coordinates"
+            )
 
     def _hold(self, name: str, value: Tensor) -> None:
         self.register_buffer(name, value)
@@ -79,14 +88,11 @@ class ClassMixture(nn.Module):
         return (self.variances != START_VARIANCE).flatten(1).any(1)
 
     def points(self, features: Tensor, projection: nn.Module | None = None) -> Tensor:
-        """Features (n d), or (n d-1) if whitened -> points (n d).
+        """Points (n d) of features (n coordinates.feature_channels).
 
-        ``projection`` makes such features of (n f) first; of a whitened mixture it is a linear layer without
-        bias and costs no product of its own.
+        ``projection``: a module that makes such features of (n f); then ``features`` are (n f).
         """
-        if self.whitening is None:
-            return features if projection is None else projection(features)
-        return self.whitening(features, None if projection is None else projection.weight)
+        return self.coordinates(features, projection)
 
     def log_density(self, points: Tensor) -> Tensor:
         """log N(x; component) of points (n d) -> (n c k)."""
@@ -160,8 +166,11 @@ class ClassMixture(nn.Module):
 class DiscriminativeMixture(ClassMixture):
     """The paper's counter-example: the same mixture, moved by gradient instead of by EM.
 
-    ``means`` and ``log_variances`` (c k d) are parameters; ``variances`` follows from the latter.
+    ``means`` and ``log_variances`` (c k d) are parameters; ``variances`` follows from the latter. Coordinates
+    that only EM can fit are refused.
     """
+
+    moved_by_em = False
 
     def _hold(self, name: str, value: Tensor) -> None:
         if name == "means":

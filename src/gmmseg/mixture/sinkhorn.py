@@ -44,7 +44,6 @@ def balanced_assignment(
         )
     if valid is None:
         valid = torch.ones(log_densities.shape[:2], dtype=torch.bool, device=log_densities.device)
-    k = log_densities.shape[2]
     # Components first: both reductions of Sinkhorn-Knopp then run along memory.
     utilities = log_densities.float().transpose(1, 2).contiguous()
     utilities = _utilities(utilities, valid[:, None], scale_cost, centre_cost or tolerance is not None)
@@ -52,13 +51,17 @@ def balanced_assignment(
         scores = _sinkhorn(utilities / epsilon, valid[:, None], iterations)
     else:
         scores = _newton(utilities, valid[:, None], epsilon, iterations, tolerance)
-    if hard:
-        few = valid.sum(1) < k
-        scores = torch.where(few[:, None, None], utilities, scores)
-        plan = _one_hot(scores.max(1).indices, k)
-    else:
-        plan = scores.softmax(1).transpose(1, 2)
+    plan = _hard_plan(scores, utilities, valid) if hard else scores.softmax(1).transpose(1, 2)
     return plan * valid[..., None]
+
+
+def _hard_plan(scores: Tensor, utilities: Tensor, valid: Tensor) -> Tensor:
+    """Each point (c m) wholly to its largest score (c k m), or utility in a class of fewer points than
+    components; (c m k)."""
+    k = scores.shape[1]
+    few = valid.sum(1) < k
+    scores = torch.where(few[:, None, None], utilities, scores)
+    return _one_hot(scores.max(1).indices, k)
 
 
 @torch.no_grad()

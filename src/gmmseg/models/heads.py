@@ -1,14 +1,12 @@
 """Classifiers on features: the generative head and its honest twin, a softmax classifier."""
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from gmmseg.bounds import Count, Positive, check_bounds
-from gmmseg.mixture import ClassMixture, DiscriminativeMixture, make_link
-from gmmseg.mixture.whitening import on_sphere
+from gmmseg.mixture import ClassMixture, DiscriminativeMixture, make_coordinates, make_link
 from gmmseg.models.outputs import SegmenterOutput
 
 
@@ -17,16 +15,18 @@ class HeadSettings:
     """What kind of head to put on a network; plain data, so that it can be stored beside the weights.
 
     ``kind``: gmm or softmax; the rest concerns gmm alone. ``components`` and ``dim`` size the mixtures,
-    ``projection`` (none, linear, l2, whitened, pole, reference) makes points of features, ``link`` (bayes,
-    class_norm, affine) makes class scores of evidence, ``temperature`` is where the affine link starts,
-    ``winner`` takes the best component as the class evidence instead of the exact sum, ``discriminative``
-    trains the mixtures by gradient (an ablation).
+    ``projection`` (none, linear, batch_norm, reference) makes features of the network's features,
+    ``coordinates`` (plain, sphere, pole, whitened) make points of them, ``link`` (bayes, class_norm, affine)
+    makes class scores of evidence, ``temperature`` is where the affine link starts, ``winner`` takes the best
+    component as the class evidence instead of the exact sum, ``discriminative`` trains the mixtures by
+    gradient (an ablation).
     """
 
     kind: Literal["gmm", "softmax"] = "gmm"
     components: Count = 5
     dim: Count = 64
-    projection: Literal["none", "linear", "l2", "whitened", "pole", "reference"] = "whitened"
+    projection: Literal["none", "linear", "batch_norm", "reference"] = "linear"
+    coordinates: Literal["plain", "sphere", "pole", "whitened"] = "whitened"
     link: Literal["bayes", "class_norm", "affine"] = "affine"
     temperature: Positive = 0.3
     winner: bool = False
@@ -34,18 +34,63 @@ class HeadSettings:
 
     def __post_init__(self) -> None:
         check_bounds(self)
-        if self.discriminative and self.projection == "whitened":
-            raise ValueError("only EM whitens points, and a discriminative mixture has none: choose pole")
-        if self.dim < 2 and self.projection in ("whitened", "pole"):
-            raise ValueError(f"dim must be at least 2 with the projection {self.projection}, got {self.dim}")
+        _refuse_nonsense(self.projection, self.coordinates)
+        if self.discriminative and self.coordinates == "whitened":
+            raise ValueError(
+                "only EM can fit whitened coordinates, and a discriminative mixture has no EM: "
+                "choose coordinates pole"
+            )
+        if self.dim < 2 and self.coordinates in ("pole", "whitened"):
+            raise ValueError(f"dim must be at least 2 with {self.coordinates} coordinates, got {self.dim}")
+
+
+_NONSENSE = {
+    ("batch_norm", "whitened"): "whitening undoes batch norm: choose projection linear",
+    **{
+        ("reference", coordinates): "features of the reference projection all have about the same length, "
+        f"which {coordinates} coordinates are there to keep: choose coordinates sphere"
+        for coordinates in ("pole", "whitened")
+    },
+}
+
+
+def _refuse_nonsense(projection: str, coordinates: str) -> None:
+    """ValueError, with the cure, for a projection and coordinates that make no sense together."""
+    if (projection, coordinates) in _NONSENSE:
+        raise ValueError(
+            f"projection {projection} with coordinates {coordinates}: {_NONSENSE[projection, coordinates]}"
+        )
 
 
 HEAD_PRESETS = {
-    "paper": HeadSettings(projection="linear", link="bayes", winner=True),
-    "reference": HeadSettings(projection="reference", link="class_norm", winner=True),
+    "paper": HeadSettings(projection="linear", coordinates="plain", link="bayes", winner=True),
+    "reference": HeadSettings(projection="reference", coordinates="sphere", link="class_norm", winner=True),
     "default": HeadSettings(),
     "softmax": HeadSettings(kind="softmax"),
 }
+
+_OLD_PROJECTIONS = {
+    "none": ("none", "plain"),
+    "linear": ("linear", "plain"),
+    "l2": ("linear", "sphere"),
+    "whitened": ("linear", "whitened"),
+    "pole": ("batch_norm", "pole"),
+    "reference": ("reference", "sphere"),
+}
+"""What the words for ``projection`` meant while it also said the coordinates."""
+
+
+def present_words(settings: dict[str, Any]) -> dict[str, Any]:
+    """Stored head settings in the words of this version.
+
+    Settings with a projection and without coordinates were written by an earlier version, whose projection
+    said both. All others are returned as they are.
+    """
+    old = settings.get("projection")
+    if "coordinates" in settings or not isinstance(old, str) or old not in _OLD_PROJECTIONS:
+        return settings
+    projection, coordinates = _OLD_PROJECTIONS[old]
+    return {**settings, "projection": projection, "coordinates": coordinates}
 
 
 def head_settings(head: "str | HeadSettings") -> HeadSettings:
@@ -58,52 +103,29 @@ def head_settings(head: "str | HeadSettings") -> HeadSettings:
     return HEAD_PRESETS[name]
 
 
-class OnSphere(nn.Module):
-    """Rows (n d-1) -> points (n d) on the unit sphere; see `on_sphere`."""
+def make_projection(name: str, in_channels: int, out_channels: int, *, bias: bool = True) -> nn.Module:
+    """A module from features (n in_channels) to features (n out_channels): a convolution written for rows.
 
-    def forward(self, rows: Tensor) -> Tensor:
-        return on_sphere(rows)
-
-
-class UnitNorm(nn.Module):
-    """Points (n d) scaled to unit length."""
-
-    def forward(self, points: Tensor) -> Tensor:
-        return F.normalize(points, dim=-1)
-
-
-UNIT_LENGTH = ("l2", "whitened", "pole", "reference")
-"""Projections whose points are of unit length."""
-
-
-def make_projection(name: str, in_channels: int, dim: int) -> nn.Module:
-    """Features (n f) -> what `ClassMixture.points` takes, a 1x1 convolution written for rows.
-
-    ``none``: the features are the points (post-hoc mixtures). ``linear``: nothing more (the paper). ``l2``:
-    then unit length. ``whitened``: to (n d-1), the rest is the mixture's. ``pole``: the same with batch norm
-    in place of whitening. ``reference``: then batch norm, ReLU, LayerNorm and unit length.
+    ``none``: the features stay as they are (post-hoc mixtures). ``linear``: the convolution alone, with a
+    ``bias`` if wanted (the paper). ``batch_norm``: then batch norm. ``reference``: then batch norm, ReLU and
+    LayerNorm.
     """
     if name == "none":
-        if in_channels != dim:
+        if in_channels != out_channels:
             raise ValueError(
-                f"without a projection points have the features' {in_channels} channels, not {dim}"
+                f"without a projection the mixtures need features of {out_channels} channels, not "
+                f"{in_channels}: choose another dim, or a projection"
             )
         return nn.Identity()
     if name == "linear":
-        return nn.Linear(in_channels, dim)
-    if name == "l2":
-        return nn.Sequential(nn.Linear(in_channels, dim), UnitNorm())
-    if name == "pole":
-        linear = nn.Linear(in_channels, dim - 1, bias=False)
-        return nn.Sequential(linear, nn.BatchNorm1d(dim - 1), OnSphere())
-    if name == "whitened":
-        return nn.Linear(in_channels, dim - 1, bias=False)
+        return nn.Linear(in_channels, out_channels, bias=bias)
+    linear = nn.Linear(in_channels, out_channels, bias=False)
+    if name == "batch_norm":
+        return nn.Sequential(linear, nn.BatchNorm1d(out_channels))
     if name == "reference":
-        linear = nn.Linear(in_channels, dim, bias=False)
-        return nn.Sequential(
-            linear, nn.BatchNorm1d(dim), nn.ReLU(inplace=True), nn.LayerNorm(dim), UnitNorm()
-        )
-    raise ValueError(f"unknown projection {name!r}: choose none, linear, l2, whitened, pole or reference")
+        norm = nn.BatchNorm1d(out_channels)
+        return nn.Sequential(linear, norm, nn.ReLU(inplace=True), nn.LayerNorm(out_channels))
+    raise ValueError(f"unknown projection {name!r}: choose none, linear, batch_norm or reference")
 
 
 class GMMHead(nn.Module):
@@ -119,14 +141,11 @@ class GMMHead(nn.Module):
         temperature: float = 1.0,
     ) -> None:
         super().__init__()
-        if (projection == "whitened") != (mixture.whitening is not None):
-            raise ValueError("a whitened projection and a whitened mixture need each other: make both so")
-        if (projection in UNIT_LENGTH) != mixture.unit_means:
-            raise ValueError(
-                f"points of the projection {projection!r} need a mixture with "
-                f"unit_means={projection in UNIT_LENGTH}: means lie where points do"
-            )
-        self.projection = make_projection(projection, in_channels, mixture.dim)
+        coordinates = mixture.coordinates
+        _refuse_nonsense(projection, coordinates.name)
+        self.projection = make_projection(
+            projection, in_channels, coordinates.feature_channels, bias=not coordinates.removes_offset
+        )
         self.mixture = mixture
         self.link = make_link(link, mixture.num_classes, temperature=temperature)
 
@@ -192,8 +211,7 @@ def make_head(settings: HeadSettings, in_channels: int, num_classes: int) -> GMM
         settings.components,
         settings.dim,
         winner=settings.winner,
-        whitened=settings.projection == "whitened",
-        unit_means=settings.projection in UNIT_LENGTH,
+        coordinates=make_coordinates(settings.coordinates, settings.dim),
     )
     return GMMHead(
         in_channels,

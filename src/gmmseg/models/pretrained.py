@@ -6,7 +6,7 @@ from typing import Any
 from torch import nn
 
 from gmmseg.models.convert import convert
-from gmmseg.models.heads import HeadSettings
+from gmmseg.models.heads import HeadSettings, present_words
 from gmmseg.models.hub import PREFIX, download, offline
 from gmmseg.models.huggingface import rebuild_transformers
 from gmmseg.models.inference_settings import InferenceSettings
@@ -85,7 +85,11 @@ def _rebuild(recipe: dict[str, Any] | None, architecture: nn.Module | None, plac
         raise WeightsError(f"{place}: assembled by hand; give a Segmenter of the same parts as architecture=")
     source = recipe["source"]
     if source == "zoo":
-        return build(recipe["name"], num_classes=recipe["num_classes"], head=HeadSettings(**recipe["head"]))
+        return build(
+            recipe["name"],
+            num_classes=recipe["num_classes"],
+            head=HeadSettings(**present_words(recipe["head"])),
+        )
     if source == "reference":
         return build_reference(recipe)
     if source in REBUILDERS:
@@ -94,7 +98,7 @@ def _rebuild(recipe: dict[str, Any] | None, architecture: nn.Module | None, plac
         raise WeightsError(f"{place}: converted from a module of your own; give one like it as architecture=")
     return convert(
         architecture,
-        head=HeadSettings(**recipe["head"]),
+        head=HeadSettings(**present_words(recipe["head"])),
         num_classes=recipe["num_classes"],
         classifier=recipe.get("classifier"),
         mean=tuple(recipe["mean"]),

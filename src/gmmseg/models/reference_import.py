@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from gmmseg.mixture import ClassMixture
 from gmmseg.models.features import FeatureExtractor, Features, conv_bn_relu, resize
-from gmmseg.models.heads import HEAD_PRESETS, GMMHead, HeadSettings, make_head
+from gmmseg.models.heads import HEAD_PRESETS, GMMHead, HeadSettings, make_head, present_words
 from gmmseg.models.huggingface import load_state, segformer_model
 from gmmseg.models.segmenter import Segmenter
 from gmmseg.models.weights import WeightsError, listed, read_pickle, read_weights
@@ -81,7 +81,7 @@ def _import(state: dict[str, Tensor], path: str | Path) -> Segmenter:
 
 def build_reference(recipe: dict[str, Any]) -> Segmenter:
     """The network of a recipe that `import_reference` wrote, with random weights."""
-    settings = HeadSettings(**recipe["head"])
+    settings = HeadSettings(**present_words(recipe["head"]))
     features = ReferenceSegformerFeatures(
         segformer_model(recipe["backbone"]), recipe["backbone"]["hidden_sizes"], recipe["channels"]
     )
@@ -191,7 +191,7 @@ def _fill_head(head: GMMHead, state: dict[str, Tensor], path: str | Path) -> Non
 
     projection: Any = head.projection
     link: Any = head.link
-    linear, norm, _, layer_norm, _ = projection
+    linear, norm, _, layer_norm = projection
     take(linear.weight, "projection.conv.weight")
     for kind in ("weight", "bias", "running_mean", "running_var"):
         take(getattr(norm, kind), f"projection.bn.{kind}")

@@ -146,6 +146,7 @@ def read_state(segmenter: "Segmenter", folder: Path) -> None:
     _check_whole(path, state)
     _check_finite(path, state)
     expected = segmenter.state_dict()
+    state = {_present_name(name, expected): value for name, value in state.items()}
     faults = [f"missing {name}" for name in expected if name not in state]
     faults += [f"unexpected {name}" for name in state if name not in expected]
     faults += [
@@ -158,6 +159,16 @@ def read_state(segmenter: "Segmenter", folder: Path) -> None:
             f"{path} does not fit the architecture ({len(faults)} differences): " + "; ".join(faults[:8])
         )
     _copy_state(segmenter, state)
+
+
+def _present_name(name: str, expected: Mapping[str, Tensor]) -> str:
+    """The name that a tensor of an earlier version has today; a name that is ``expected`` stays."""
+    if name in expected:
+        return name
+    name = name.replace(".mixture.whitening.", ".mixture.coordinates.")
+    # Where unit length was a part of the projection, its linear layer was the first of two.
+    alone = name.replace(".projection.0.", ".projection.")
+    return alone if alone in expected else name
 
 
 def _check_whole(path: Path, state: dict[str, Tensor]) -> None:

@@ -25,7 +25,9 @@ def fit(
     """
     channels = model.features.out_channels
     assert isinstance(channels, int)
-    settings = HeadSettings(components=components, dim=channels, projection="none", link="bayes")
+    settings = HeadSettings(
+        components=components, dim=channels, projection="none", coordinates="plain", link="bayes"
+    )
     fitted = replace_head(model, settings)
     assert fitted.mixture is not None
     check_classes(dataset, model.num_classes)

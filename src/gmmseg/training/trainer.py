@@ -204,7 +204,7 @@ class Trainer:
             shifted.append(each + first)
             first += int(each.max()) + 1
         joined = (torch.cat(each) for each in (points, labels, shifted, correct))
-        self.em.step(*joined, pace=decline(self.step, self.settings))
+        self.em.step(*joined, forgetting_scale=decline(self.step, self.settings))
         return time.perf_counter() - started
 
     def _batches(self) -> Iterator[Batch]:
