@@ -7,14 +7,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import yaml
 from safetensors.torch import load_file, save_file
 
 import gmmseg
-from gmmseg.config import ConfigError, dump_config, load_config, parse_config
+from gmmseg.config import ConfigError, config_tree, dump_config, load_config, parse_config
 from gmmseg.inference import Predictor
 from gmmseg.mixture import PRESETS, OnlineEM
 from gmmseg.models.heads import HEAD_PRESETS, HeadSettings
-from gmmseg.models.saving import CONFIG_FILE, WEIGHTS_FILE
+from gmmseg.models.saving import CONFIG_FILE, WEIGHTS_FILE, present_names
+from gmmseg.run.resuming import check_resumable
+from gmmseg.training.checkpoint import CheckpointError
 
 FORMAT1 = Path(__file__).parent / "fixtures" / "format1"
 IMAGES = torch.rand(2, 3, 64, 64, generator=torch.Generator().manual_seed(1))
@@ -114,3 +117,38 @@ def test_old_keys_and_words_in_a_configuration_of_ones_own():
         parse_config({"model": {"head": {"projection": "reference", "coordinates": "whitened"}}})
     with pytest.raises(ConfigError, match=r"em\.covariance_decay"):
         parse_config({"em": {"spread_decay": 2}})
+
+
+@pytest.mark.parametrize("file", ["scenes", "paper", "held"])
+def test_a_run_begun_by_an_earlier_version_can_be_resumed(file):
+    """The same settings in old words are no change of settings, and another head is still refused."""
+    said: list[str] = []
+    now = _dotted(config_tree(load_config(FORMAT1 / f"{file}.yaml")))
+    before = _dotted(yaml.safe_load((FORMAT1 / f"{file}.yaml").read_text()))
+    check_resumable(Path("step_8.pt"), before, now, said.append)
+    assert not said
+    other = {**now, "model.head.projection": "none"}
+    with pytest.raises(CheckpointError, match=r"model\.head\.projection \w+ -> none"):
+        check_resumable(Path("step_8.pt"), before, other, said.append)
+
+
+def test_old_names_are_understood_in_a_checkpoint_and_in_its_average():
+    expected = [
+        "head.mixture.coordinates.basis",
+        "module.head.mixture.coordinates.basis",
+        "backbone.projection.0.weight",
+    ]
+    old = [
+        "head.mixture.whitening.basis",
+        "module.head.mixture.whitening.basis",
+        "backbone.projection.0.weight",
+    ]
+    state = {name: torch.tensor(float(index)) for index, name in enumerate(old)}
+    assert present_names(state, expected) == dict(zip(expected, state.values()))
+
+
+def _dotted(tree: dict, prefix: str = "") -> dict:
+    flat: dict = {}
+    for key, value in tree.items():
+        flat |= _dotted(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return flat

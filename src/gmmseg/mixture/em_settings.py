@@ -21,7 +21,7 @@ class EMSettings:
     balanced: bool = True
     """E-step: equipartition by Sinkhorn; otherwise the independent responsibilities of plain EM."""
     hard: bool = False
-    """Each point wholly to one component."""
+    """Give all of a point to one component."""
     epsilon: Positive = 0.05
     """Entropy of the balanced assignment, in nats of log density (or, with scale_cost, relative)."""
     tolerance: Positive | None = 0.01

@@ -1,6 +1,6 @@
 """Which points of a batch EM looks at, the same ones however the batch is split over processes.
 
-Random choices hang on a hash of (seed, index of the point in the global batch), not on a generator's
+Random choices depend on a hash of (seed, index of the point in the global batch), not on a generator's
 position, so that one process with eight images and two processes with four choose alike.
 """
 
@@ -19,7 +19,7 @@ def sample_points(
     """Up to ``per_group`` points of each class from each group (image) of the global batch.
 
     Takes this process's points (n d), labels (n), groups (n, counted from 0); labels outside the classes
-    are passed over. Returns points (s d) and labels (s) of all processes, sorted by label and otherwise
+    are left out. Returns points (s d) and labels (s) of all processes, sorted by label and otherwise
     in an order that depends on the global batch alone. Only the sampled points travel.
     """
     first_point, first_group, num_groups = _place_in_global_batch(len(labels), groups)

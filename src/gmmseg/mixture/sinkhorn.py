@@ -34,16 +34,11 @@ def balanced_assignment(
 
     ``scale_cost`` divides the cost by its largest magnitude within the class first (the reference code's
     way; it makes ``epsilon`` relative). ``centre_cost`` subtracts each point's largest log density first,
-    which changes no converged plan but the first rounds of Sinkhorn-Knopp. ``hard`` gives each point wholly
-    to its largest share. In a class with fewer points than components, where balance says nothing, a hard
+    which changes no converged plan but the first rounds of Sinkhorn-Knopp. ``hard`` gives all of a point to
+    its largest share. In a class with fewer points than components, where balance says nothing, a hard
     point takes its likeliest component.
     """
-    if log_densities.ndim != 3:
-        raise ValueError(
-            f"log densities must be (c m k), one block per class, got {tuple(log_densities.shape)}"
-        )
-    if valid is None:
-        valid = torch.ones(log_densities.shape[:2], dtype=torch.bool, device=log_densities.device)
+    valid = _checked(log_densities, valid)
     # Components first: both reductions of Sinkhorn-Knopp then run along memory.
     utilities = log_densities.float().transpose(1, 2).contiguous()
     utilities = _utilities(utilities, valid[:, None], scale_cost, centre_cost or tolerance is not None)
@@ -55,9 +50,22 @@ def balanced_assignment(
     return plan * valid[..., None]
 
 
+def _checked(log_densities: Tensor, valid: Tensor | None) -> Tensor:
+    """``valid`` (c m) of log densities (c m k), all true if None is given; other shapes are refused."""
+    if log_densities.ndim != 3:
+        raise ValueError(
+            f"log densities must be (c m k), one block per class, got {tuple(log_densities.shape)}"
+        )
+    if valid is not None:
+        return valid
+    return torch.ones(log_densities.shape[:2], dtype=torch.bool, device=log_densities.device)
+
+
 def _hard_plan(scores: Tensor, utilities: Tensor, valid: Tensor) -> Tensor:
-    """Each point (c m) wholly to its largest score (c k m), or utility in a class of fewer points than
-    components; (c m k)."""
+    """All of each point to the component with its largest score (c k m) -> (c m k).
+
+    In a class with fewer points than components its largest utility (c k m) decides.
+    """
     k = scores.shape[1]
     few = valid.sum(1) < k
     scores = torch.where(few[:, None, None], utilities, scores)

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -146,7 +146,7 @@ def read_state(segmenter: "Segmenter", folder: Path) -> None:
     _check_whole(path, state)
     _check_finite(path, state)
     expected = segmenter.state_dict()
-    state = {_present_name(name, expected): value for name, value in state.items()}
+    state = present_names(state, expected)
     faults = [f"missing {name}" for name in expected if name not in state]
     faults += [f"unexpected {name}" for name in state if name not in expected]
     faults += [
@@ -161,8 +161,16 @@ def read_state(segmenter: "Segmenter", folder: Path) -> None:
     _copy_state(segmenter, state)
 
 
-def _present_name(name: str, expected: Mapping[str, Tensor]) -> str:
-    """The name that a tensor of an earlier version has today; a name that is ``expected`` stays."""
+def present_names(state: Mapping[str, Tensor], expected: Iterable[str]) -> dict[str, Tensor]:
+    """Tensors that an earlier version may have written, under the names they have today.
+
+    ``expected``: the names of the network they are meant for. Names among them stay.
+    """
+    known = set(expected)
+    return {_present_name(name, known): value for name, value in state.items()}
+
+
+def _present_name(name: str, expected: set[str]) -> str:
     if name in expected:
         return name
     name = name.replace(".mixture.whitening.", ".mixture.coordinates.")

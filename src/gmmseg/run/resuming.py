@@ -6,6 +6,7 @@ from typing import Any
 
 from gmmseg.config import Config, config_tree
 from gmmseg.data import SegmentationData
+from gmmseg.models.heads import present_words
 from gmmseg.training.checkpoint import CheckpointError
 
 FREE = ("name", "data.validation_split", "data.workers", "data.keep", "inference.",
@@ -37,6 +38,7 @@ def check_resumable(
     if before is None:
         say(f"warning: {path} was written by an earlier version, without its settings: they are not compared")
         return
+    before = _in_present_words(before)
     changed = [key for key in now if key in before and before[key] != now[key]]
     fixed = [key for key in changed if _is_fixed(key, before[key], now[key])]
     if fixed:
@@ -59,6 +61,13 @@ def check_resumable(
             f"warning: resumed with other settings: {_listed(steering, before, now)}; "
             "the weights will be those of neither run"
         )
+
+
+def _in_present_words(before: dict[str, Any]) -> dict[str, Any]:
+    """The settings of a run that an earlier version may have begun, as this version says them."""
+    prefix = "model.head."
+    head = {key.removeprefix(prefix): value for key, value in before.items() if key.startswith(prefix)}
+    return {**before, **{f"{prefix}{key}": value for key, value in present_words(head).items()}}
 
 
 def _is_fixed(key: str, before: Any, now: Any) -> bool:

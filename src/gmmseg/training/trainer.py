@@ -19,6 +19,7 @@ from gmmseg import distributed
 from gmmseg.mixture import OnlineEM
 from gmmseg.models import Segmenter, SegmenterOutput
 from gmmseg.models.outputs import EMPoints
+from gmmseg.models.saving import present_names
 from gmmseg.models.segmenter import cross_entropy
 from gmmseg.models.weights import listed
 from gmmseg.training.batch_norm import synchronised_batch_norm
@@ -338,13 +339,11 @@ class Trainer:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a checkpoint's state as if never interrupted."""
-        self.segmenter.load_state_dict(state["segmenter"])
+        for network, name in ((self.segmenter, "segmenter"), (self.average, "average")):
+            if network is not None:
+                network.load_state_dict(present_names(state[name], network.state_dict()))
         self._load_optimizer(state)
-        for part, name in (
-            (self.em, "em"),
-            (self.average, "average"),
-            (self.warm_classifier, "warm_classifier"),
-        ):
+        for part, name in ((self.em, "em"), (self.warm_classifier, "warm_classifier")):
             if part is not None:
                 part.load_state_dict(state[name])
         self.step, self.epoch, self.batches_done = state["step"], state["epoch"], state["batches_done"]
