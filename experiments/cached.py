@@ -25,8 +25,9 @@ from gmmseg.labels import IGNORE
 from gmmseg.models import Segmenter
 from gmmseg.models.features import FeatureExtractor, Features
 from gmmseg.models.heads import HeadSettings
+from gmmseg.models.pairing import shrink_labels
 from gmmseg.models.pyramid import FrozenPyramidFeatures
-from gmmseg.models.segmenter import replace_head, shrink_labels
+from gmmseg.models.segmenter import replace_head
 from gmmseg.samples import Batch
 from gmmseg.training.optim import make_optimizer, make_schedule, make_warm_classifier
 from gmmseg.training.trainer import Trainer

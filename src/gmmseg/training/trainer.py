@@ -18,8 +18,8 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from gmmseg import distributed
 from gmmseg.mixture import OnlineEM
 from gmmseg.models import Segmenter, SegmenterOutput
+from gmmseg.models.losses import cross_entropy
 from gmmseg.models.outputs import EMPoints
-from gmmseg.models.segmenter import cross_entropy
 from gmmseg.models.weights import listed
 from gmmseg.training.batch_norm import synchronised_batch_norm
 from gmmseg.training.checkpoint import list_checkpoints, save_checkpoint
