@@ -31,9 +31,8 @@ def images(generator: torch.Generator) -> Tensor:
 def labels(generator: torch.Generator) -> Tensor:
     """Three classes, nothing at all, and one class in part of the image."""
     labels = torch.full((3, 64, 64), IGNORE)
-    labels[0] = (
-        torch.randint(0, 3, (8, 8), generator=generator).repeat_interleave(8, 0).repeat_interleave(8, 1)
-    )
+    patches = torch.randint(0, 3, (8, 8), generator=generator)
+    labels[0] = patches.repeat_interleave(8, 0).repeat_interleave(8, 1)
     labels[2, 10:50] = 3
     return labels
 

@@ -18,7 +18,7 @@ from gmmseg.labels import IGNORE
 from gmmseg.mixture import OnlineEM
 from gmmseg.mixture.em_settings import PRESETS
 from gmmseg.training.checkpoint import find_checkpoint, list_checkpoints, load_checkpoint
-from gmmseg.training.optim import make_optimizer, make_schedule, make_warm_classifier
+from gmmseg.training.optim import make_optimization
 from gmmseg.training.train_settings import TrainSettings
 from gmmseg.training.trainer import Interrupted, Trainer, TrainingDiverged
 
@@ -67,14 +67,10 @@ def make_trainer(
         workers=workers,
         prepare=accelerator.prepare_data_loader,
     )
-    warm = make_warm_classifier(segmenter, settings)
-    optimizer = make_optimizer(segmenter, settings, warm)
     choices = replace(PRESETS["reference" if head == "reference" else "default"], **(em or {}))
     em_step = OnlineEM(segmenter.mixture, choices) if segmenter.mixture is not None else None
-    schedule = make_schedule(optimizer, settings)
-    return Trainer(
-        segmenter, loader, optimizer, schedule, em_step, accelerator, settings, folder, validate, warm
-    )
+    optimization = make_optimization(segmenter, settings, em_step, accelerator.prepare)
+    return Trainer(segmenter, loader, optimization, accelerator, settings, folder, validate)
 
 
 class PowerCut(Exception):
@@ -132,6 +128,29 @@ def test_a_resumed_run_equals_an_uninterrupted_one_bit_for_bit(tmp_path, head, c
     resumed = last.run()
     for name, value in expected.state_dict().items():
         assert torch.equal(value, resumed.state_dict()[name]), name
+
+
+@pytest.mark.parametrize("softmax_steps", [0, 8])
+def test_a_checkpoint_of_an_earlier_version_is_resumed_exactly(tmp_path, softmax_steps):
+    """It has the warm-up classifier, or None, where the state of the loss is now; resumed in the warm-up."""
+    settings = replace(SETTINGS, softmax_steps=softmax_steps)
+    expected = make_trainer(tmp_path / "whole", settings).run()
+    state = load_checkpoint(tmp_path / "whole" / "checkpoints" / "step_00000003.pt")
+    state["warm_classifier"] = state.pop("loss") or None
+    assert (state["warm_classifier"] is None) == (softmax_steps == 0)
+    trainer = make_trainer(tmp_path / "resumed", settings)
+    for parameter in trainer.loss.parameters():
+        parameter.data.fill_(7.0)
+    trainer.load_state_dict(state)
+    resumed = trainer.run()
+    for name, value in expected.state_dict().items():
+        assert torch.equal(value, resumed.state_dict()[name]), name
+
+
+def test_a_warm_up_without_its_classifier_is_not_resumed(tmp_path):
+    trainer = make_trainer(tmp_path, replace(SETTINGS, softmax_steps=4))
+    with pytest.raises(RuntimeError, match="weight"):
+        trainer.load_state_dict({**trainer.state_dict(), "loss": {}})
 
 
 def test_training_lowers_the_loss_and_logs_it(tmp_path):

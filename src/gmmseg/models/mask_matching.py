@@ -52,7 +52,7 @@ class PairedMasks(PairedOutput):
         return LabelledPoints(self.output.queries, labels.flatten())
 
     def losses(self, extra: Collection[str] = (), em: OnlineEM | None = None) -> dict[str, Tensor]:
-        """Mask2Former's ``posterior`` of the queries, ``mask`` and ``dice``; ``extra``: as for maps, of queries.
+        """Mask2Former's ``posterior`` of the queries, ``mask`` and ``dice``; ``extra`` as for maps.
 
         Each of its own terms is the sum over the decoder layers, in its own proportions.
         """

@@ -118,7 +118,7 @@ class MaskSegmenter(Segmenter):
 
 
 def query_rows(classified: SegmenterOutput, batch: int) -> ClassifiedPoints:
-    """Rows (b*q) of a head, for ``batch`` images of equally many queries, with the index of each one's image."""
+    """A head's rows (b*q), of ``batch`` images with as many queries each, and the index of a row's image."""
     points = classified.points
     assert points is not None
     images = torch.arange(batch, device=points.device).repeat_interleave(len(points) // batch)

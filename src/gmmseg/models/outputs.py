@@ -71,11 +71,11 @@ class SegmenterOutput:
 
 @dataclass(frozen=True, kw_only=True)
 class MaskOutput(SegmenterOutput):
-    """An output whose points are queries, each with a mask: ``points`` is None, ``queries`` (b*q rows) has them.
+    """An output whose points are queries, each with a mask: ``points`` is None, ``queries`` holds them.
 
     ``logits`` and ``evidence`` (b c h w) are of cells, "no object" left out. ``query_logits`` (b q c+1) and
-    ``masks`` (b q h w) are given per decoder layer; of the last one alone, whose rows ``queries`` are, outside
-    training.
+    ``masks`` (b q h w) are given per decoder layer; outside training, of the last one alone. ``queries`` are
+    the b*q rows of the last one.
     """
 
     queries: ClassifiedPoints
