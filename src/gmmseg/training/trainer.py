@@ -1,9 +1,8 @@
 """The training loop: cross-entropy of the posterior, optimizer step, EM step."""
 
-import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -23,11 +22,11 @@ from gmmseg.training.batch_norm import synchronised_batch_norm
 from gmmseg.training.checkpoint import list_checkpoints, save_checkpoint
 from gmmseg.training.logging import RunLog
 from gmmseg.training.optim import Optimization, decline, learning_rate_factor
+from gmmseg.training.stop_requests import StopFlag, stop_requests
 from gmmseg.training.train_settings import TrainSettings
 
 Validate = Callable[[Segmenter], dict[str, float]]
 _PATIENCE = 200  # steps after which a class never seen, or a collapsed component, is worth a warning
-_SAME_REQUEST = 2.0  # seconds within which signals are one request to stop
 
 
 class Loader(Protocol):
@@ -94,7 +93,7 @@ class Trainer:
         log = RunLog(self.folder, settings.steps, self.step, tensorboard=settings.tensorboard, active=main)
         batches = self._batches()
         try:
-            with _stop_requests() as stop:
+            with stop_requests() as stop:
                 while self.step < settings.steps:
                     report = self.train_step([next(batches) for _ in range(settings.accumulate)])
                     self._report(log, report)
@@ -103,7 +102,7 @@ class Trainer:
             log.close()
         return self.exported
 
-    def _keep(self, log: RunLog, stop: "_StopFlag") -> None:
+    def _keep(self, log: RunLog, stop: StopFlag) -> None:
         """Validate and save where it is time to; on a stop request save and raise Interrupted."""
         settings, last = self.settings, self.step == self.settings.steps
         if self.validate and (last or self.step % settings.validate_every == 0):
@@ -347,38 +346,3 @@ class Trainer:
         factor = learning_rate_factor(self.schedule.last_epoch, self.settings)
         for group, choice, rate in zip(self.optimizer.param_groups, chosen, rates):
             group.update({**choice, "params": group["params"], "lr": rate * factor})
-
-
-class _StopFlag:
-    """When the first request to stop came; true once there was one."""
-
-    since: float | None = None
-
-    def __bool__(self) -> bool:
-        return self.since is not None
-
-
-@contextmanager
-def _stop_requests() -> Iterator[_StopFlag]:
-    """Turns the first Ctrl-C or SIGTERM into a flag heeded between steps; a later one interrupts.
-
-    One that follows at once does not count: a launcher passes on the Ctrl-C that the terminal has sent to
-    its processes already.
-    """
-    flag = _StopFlag()
-
-    def request(number: int, frame: object) -> None:
-        now = time.monotonic()
-        if flag.since is not None and now - flag.since > _SAME_REQUEST:
-            raise KeyboardInterrupt
-        flag.since = flag.since or now
-
-    try:
-        previous = {number: signal.signal(number, request) for number in (signal.SIGINT, signal.SIGTERM)}
-    except ValueError:  # not in the main thread, where signals cannot be handled
-        previous = {}
-    try:
-        yield flag
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
