@@ -2,7 +2,7 @@
 
     python benchmarks/training.py           prints the table, writes benchmarks/results/training.json
 
-Crops are the paper's scaled to a CPU. A step is forward, losses, backward, optimizer, and
+Crops are the paper's scaled to a CPU. A step is the trainer's own: forward, losses, backward, optimizer, and
 EM where there are mixtures.
 """
 
@@ -10,51 +10,50 @@ import argparse
 import json
 import platform
 import statistics
+import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
+from accelerate import Accelerator
 
 import gmmseg
-from gmmseg.mixture import OnlineEM
-from gmmseg.training.optim import make_optimizer
-from gmmseg.training.train_settings import TrainSettings
+from gmmseg import run
+from gmmseg.config import Config
+from gmmseg.samples import Batch
+from gmmseg.training.trainer import Trainer
 
 RESULTS = Path(__file__).parent / "results" / "training.json"
 NETWORKS = {"segformer_mit_b0": (2, 256), "deeplabv3plus_resnet101": (2, 128)}
 CLASSES = (19, 150)
-SETTINGS = TrainSettings()
 LEAST_ROUNDS = 15
 
 
-class Step:
-    """One model with its optimizers; calling it makes one training step and returns the seconds of its EM."""
+class OneBatch:
+    """The same batch again and again: noise with labels in patches."""
 
-    def __init__(self, network: str, num_classes: int, head: str, batch: int, side: int) -> None:
-        torch.manual_seed(0)
-        self.segmenter = gmmseg.build(network, num_classes=num_classes, head=head).train()
-        self.optimizer = make_optimizer(self.segmenter, SETTINGS)
-        mixture = self.segmenter.mixture
-        self.em = OnlineEM(mixture) if mixture is not None else None
-        self.images = torch.rand(batch, 3, side, side)
+    def __init__(self, num_classes: int, batch: int, side: int) -> None:
         # Patches of one class, as in photographs, so that EM meets as many classes as it would there.
         patches = torch.randint(0, num_classes, (batch, 6, 6))
-        self.labels = patches.repeat_interleave(side // 6 + 1, 1).repeat_interleave(side // 6 + 1, 2)[
-            :, :side, :side
-        ]
+        labels = patches.repeat_interleave(side // 6 + 1, 1).repeat_interleave(side // 6 + 1, 2)
+        names = [str(index) for index in range(batch)]
+        self.batch = Batch(torch.rand(batch, 3, side, side), labels[:, :side, :side], names)
 
-    def __call__(self) -> float:
-        output = self.segmenter(self.images)
-        losses = self.segmenter.losses(output, self.labels, SETTINGS.extra_terms)
-        loss = sum(SETTINGS.weight(name) * value for name, value in losses.items())
-        self.optimizer.zero_grad()
-        loss.backward()
-        self.optimizer.step()
-        if self.em is None:
-            return 0.0
-        started = time.perf_counter()
-        self.em.step(*self.segmenter.em_points(output, self.labels))
-        return time.perf_counter() - started
+    def set_epoch(self, epoch: int) -> None:
+        """Every epoch is the same."""
+
+    def __iter__(self) -> Iterator[Batch]:
+        while True:
+            yield self.batch
+
+
+def make_trainer(network: str, num_classes: int, head: str, folder: Path) -> Trainer:
+    """The trainer of a default run of ``network`` on one batch."""
+    torch.manual_seed(0)
+    segmenter = gmmseg.build(network, num_classes=num_classes, head=head)
+    loader = OneBatch(num_classes, *NETWORKS[network])
+    return run.make_trainer(Config(), segmenter, loader, Accelerator(cpu=True), folder)
 
 
 def measure(network: str, num_classes: int, seconds: float) -> dict:
@@ -63,17 +62,18 @@ def measure(network: str, num_classes: int, seconds: float) -> dict:
     Within a round the two steps follow each other, so that a machine that slows down slows both.
     """
     batch, side = NETWORKS[network]
-    steps = {head: Step(network, num_classes, head, batch, side) for head in ("default", "softmax")}
-    taken: dict[str, list[float]] = {head: [] for head in steps}
+    with tempfile.TemporaryDirectory() as folder:
+        heads = ("default", "softmax")
+        trainers = {head: make_trainer(network, num_classes, head, Path(folder)) for head in heads}
+    taken: dict[str, list[float]] = {head: [] for head in trainers}
     em: list[float] = []
     began = time.perf_counter()
     while len(em) <= LEAST_ROUNDS or time.perf_counter() - began < seconds:
-        for head, step in steps.items():
-            started = time.perf_counter()
-            em_seconds = step()
-            taken[head].append(time.perf_counter() - started)
+        for head, trainer in trainers.items():
+            report = trainer.train_step([next(iter(trainer.loader))])
+            taken[head].append(report.seconds)
             if head == "default":
-                em.append(em_seconds)
+                em.append(report.em_seconds)
     gmm, softmax = (statistics.median(taken[head][1:]) for head in ("default", "softmax"))
     return {
         "batch": batch,

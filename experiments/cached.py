@@ -25,11 +25,10 @@ from gmmseg.labels import IGNORE
 from gmmseg.models import Segmenter
 from gmmseg.models.features import FeatureExtractor, Features
 from gmmseg.models.heads import HeadSettings
+from gmmseg.models.pairing import shrink_labels
 from gmmseg.models.pyramid import FrozenPyramidFeatures
-from gmmseg.models.segmenter import replace_head, shrink_labels
+from gmmseg.models.segmenter import replace_head
 from gmmseg.samples import Batch
-from gmmseg.training.optim import make_optimizer, make_schedule, make_warm_classifier
-from gmmseg.training.trainer import Trainer
 
 
 class Looks:
@@ -110,21 +109,8 @@ def train(config: Config, looks: Looks) -> Segmenter:
     loader = CachedLoader(
         looks, config.train.batch_size, balanced=config.data.balanced, seed=config.train.seed
     )
-    warm_classifier = make_warm_classifier(trained, config.train)
-    optimizer = make_optimizer(trained, config.train, warm_classifier)
-    schedule, em = make_schedule(optimizer, config.train), run.make_em(trained, config)
     with tempfile.TemporaryDirectory() as folder:
-        Trainer(
-            trained,
-            loader,
-            optimizer,
-            schedule,
-            em,
-            Accelerator(cpu=True),
-            config.train,
-            Path(folder),
-            warm_classifier=warm_classifier,
-        ).run()
+        run.make_trainer(config, trained, loader, Accelerator(cpu=True), Path(folder)).run()
     return whole.eval()
 
 

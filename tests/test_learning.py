@@ -14,7 +14,7 @@ from gmmseg.evaluation.evaluator import evaluate_anomaly, evaluate_closed_set
 from gmmseg.evaluation.scores import MaxLogit, NegativeLogLikelihood
 from gmmseg.inference import Predictor
 from gmmseg.mixture import OnlineEM
-from gmmseg.training.optim import make_optimizer, make_schedule
+from gmmseg.training.optim import make_optimization
 from gmmseg.training.train_settings import TrainSettings
 from gmmseg.training.trainer import Trainer
 
@@ -31,18 +31,9 @@ def test_reaches_its_floors(tmp_path, head, score):
     scenes = CachedDataset(Scenes("train", size=SIZE, length=120))
     transform = training_transform(SIZE, scale=(0.75, 1.5))
     loader = EpochLoader(AugmentedDataset(scenes, transform), ShuffledSampler(120), SETTINGS.batch_size)
-    optimizer = make_optimizer(segmenter, SETTINGS)
-    em = OnlineEM(segmenter.mixture) if segmenter.mixture is not None else None
-    trainer = Trainer(
-        segmenter,
-        loader,
-        optimizer,
-        make_schedule(optimizer, SETTINGS),
-        em,
-        Accelerator(cpu=True),
-        SETTINGS,
-        tmp_path,
-    )
+    em, accelerator = segmenter.mixture and OnlineEM(segmenter.mixture), Accelerator(cpu=True)
+    optimization = make_optimization(segmenter, SETTINGS, em, accelerator.prepare)
+    trainer = Trainer(segmenter, loader, optimization, accelerator, SETTINGS, tmp_path)
     predictor = Predictor(trainer.run())
     closed = evaluate_closed_set(predictor, Scenes("test", size=SIZE, length=30))["metrics"]
     strange = evaluate_anomaly(

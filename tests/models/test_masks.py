@@ -8,7 +8,9 @@ from gmmseg.inference import whole
 from gmmseg.labels import IGNORE
 from gmmseg.models.heads import HeadSettings
 from gmmseg.models.huggingface import swin_config, swin_mask2former
-from gmmseg.models.masks import MaskSegmenter, mask_labels, pixel_evidence, pixel_logits
+from gmmseg.models.mask_matching import mask_labels
+from gmmseg.models.masks import MaskSegmenter, pixel_evidence, pixel_logits
+from gmmseg.models.segmenter import replace_head
 
 CLASSES = 4
 
@@ -85,27 +87,6 @@ def test_no_pixel_is_infinitely_strange() -> None:
     assert pixel_logits(torch.zeros(1, 2, 3), masks).isfinite().all()
 
 
-def test_labels_become_one_mask_per_class() -> None:
-    labels = torch.tensor([[[0, 2], [2, IGNORE]], [[IGNORE, IGNORE], [IGNORE, IGNORE]]])
-    masks, classes = mask_labels(labels)
-    assert classes[0].tolist() == [0, 2]
-    assert masks[0].tolist() == [[[1, 0], [0, 0]], [[0, 1], [1, 0]]]
-    assert len(classes[1]) == len(masks[1]) == 0
-
-
-def test_matching_gives_every_class_one_query(segmenter: MaskSegmenter, images: Tensor) -> None:
-    labels = torch.zeros(2, 64, 64, dtype=torch.int64)
-    labels[0, :, 32:], labels[1] = 2, IGNORE
-    output = segmenter(images)
-    points, classes, groups, _ = segmenter.em_points(output, labels)
-    first, second = classes[groups == 0].tolist(), classes[groups == 1].tolist()
-    assert sorted(set(first)) == [0, 2, CLASSES]
-    assert first.count(0) == first.count(2) == 1
-    assert set(second) == {IGNORE}, "an image without labels teaches nothing"
-    query = first.index(2)
-    assert torch.equal(points[query], output.points[0, :, query, 0])
-
-
 def test_losses_are_mask2formers_own(model: torch.nn.Module, images: Tensor) -> None:
     labels = torch.zeros(2, 64, 64, dtype=torch.int64)
     labels[:, 20:, 10:] = 3
@@ -153,8 +134,23 @@ def test_scores_are_maps_of_pixels_or_refused(segmenter: MaskSegmenter, images: 
     suitable = run.make_scores(segmenter)
     assert [score.name for score in suitable] == ["nll", "msp", "entropy"]
     assert whole(segmenter, images, readings=suitable).scores.shape == (2, 3, 64, 64)
-    with pytest.raises(ValueError, match=r"nll_winner gives .* queries"):
-        whole(segmenter, images, readings=run.make_scores(segmenter, ["nll_winner"]))
+    for name in ("nll_winner", "nll_logsumexp", "mahalanobis", "knn"):
+        with pytest.raises(ValueError, match=rf"{name}: it reads the point of each cell.*are queries"):
+            whole(segmenter, images, readings=run.make_scores(segmenter, [name]))
+
+
+def test_scores_of_points_are_not_fitted_on_queries(segmenter: MaskSegmenter, images: Tensor) -> None:
+    labels = torch.zeros(2, 64, 64, dtype=torch.int64)
+    with torch.no_grad():
+        output = segmenter(images)
+    for score in run.make_scores(segmenter, ["mahalanobis", "knn"]):
+        with pytest.raises(ValueError, match=rf"{score.name}: .*points are not its cells"):
+            score.fit([(output, labels)])
+
+
+def test_the_head_stays_on_its_matching(segmenter: MaskSegmenter) -> None:
+    with pytest.raises(TypeError, match="MaskSegmenter is part of its matching"):
+        replace_head(segmenter, HeadSettings())
 
 
 @pytest.mark.parametrize("blank", [False, True])
@@ -215,7 +211,7 @@ def test_half_precision_ends_with_the_network(model: torch.nn.Module, generator,
     for terms in (inside, outside):
         assert all(bool(term.isfinite()) for term in terms.values())
     sum(outside.values()).backward()
-    maps = [output.logits, output.points, *output.query_logits, *output.masks]
+    maps = [output.logits, output.queries.points, *output.query_logits, *output.masks]
     maps += [] if output.evidence is None else [output.evidence]
     assert {each.dtype for each in maps} == {torch.float32}
     points, classes, *_ = segmenter.em_points(output, labels)

@@ -14,8 +14,8 @@ from torch.nn import functional as F
 from gmmseg.labels import IGNORE
 from gmmseg.mixture import PRESETS, OnlineEM
 from gmmseg.models.heads import HEAD_PRESETS, make_head
+from gmmseg.models.losses import component_cross_entropy
 from gmmseg.models.outputs import EMPoints
-from gmmseg.models.segmenter import component_cross_entropy
 
 C, K, D, CHANNELS, CELLS = 4, 5, 8, 12, 240
 
@@ -118,7 +118,7 @@ def test_twenty_six_iterations_equal_the_reference(head):
         features, labels = iteration_data(head, step)
         output = head.classify(features)
         points = output.points.detach()
-        term = component_cross_entropy(head.mixture, points.T[None, :, :, None], labels[None, :, None], em)
+        term = component_cross_entropy(head.mixture, points, labels, em)
         correct = output.logits.argmax(-1) == labels
         em.step(*EMPoints(points, labels, torch.zeros_like(labels), correct))
         plain = (output.evidence.argmax(-1) == labels) & (labels != IGNORE)

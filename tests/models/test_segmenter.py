@@ -6,11 +6,11 @@ from torch import nn
 from torch.nn import functional as F
 
 from gmmseg.labels import IGNORE
-from gmmseg.mixture import ClassMixture
 from gmmseg.models.fcn import auxiliary_head
 from gmmseg.models.features import Features
 from gmmseg.models.heads import HeadSettings, make_head
-from gmmseg.models.segmenter import Segmenter, component_cross_entropy, shrink_labels
+from gmmseg.models.pairing import shrink_labels
+from gmmseg.models.segmenter import Segmenter
 
 C, K, D = 3, 2, 4
 
@@ -67,23 +67,6 @@ def test_posterior_loss_is_the_mean_over_labelled_pixels(segmenter: Segmenter, b
         if labels[b, h, w] != IGNORE
     ]
     torch.testing.assert_close(segmenter.losses(output, labels)["posterior"], torch.stack(each).mean())
-
-
-@pytest.mark.parametrize("winner", [True, False])
-@pytest.mark.parametrize(("c", "k"), [(C, K), (64, 5)])
-def test_component_loss_equals_a_loop(generator: torch.Generator, c: int, k: int, winner: bool) -> None:
-    """With 64 x 5 components one has the number of the ignore label; it is learned from as any other."""
-    mixture = ClassMixture(c, k, D, winner=winner)
-    points = torch.randn(2, D, 3, 5, generator=generator)
-    labels = torch.randint(0, c, (2, 3, 5), generator=generator)
-    labels[0, 0, 0] = c - 1
-    labels[1, 0] = IGNORE
-    each = []
-    for b, h, w in (labels != IGNORE).nonzero().tolist():
-        row = mixture.log_density(points[b, :, h, w][None])[0]
-        each.append(row.flatten().logsumexp(0) - row[labels[b, h, w]].max())
-    ours = component_cross_entropy(mixture, points, labels)
-    torch.testing.assert_close(ours, torch.stack(each).mean())
 
 
 def test_likelihood_loss_equals_a_loop(segmenter: Segmenter, batch: tuple) -> None:
@@ -155,13 +138,6 @@ def test_em_points_are_pixels_with_their_labels(segmenter: Segmenter, batch: tup
                 assert groups[n] == b
                 n += 1
     assert n == len(points)
-
-
-def test_labels_shrink_without_inventing_any(generator: torch.Generator) -> None:
-    labels = torch.randint(0, 255, (1, 9, 13), generator=generator)
-    small = shrink_labels(labels, (4, 5))
-    assert small.dtype == labels.dtype
-    assert set(small.unique().tolist()) <= set(labels.unique().tolist())
 
 
 def test_plain_maps_are_features_too(batch: tuple) -> None:

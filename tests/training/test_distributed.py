@@ -21,7 +21,7 @@ from gmmseg.data.transforms import training_transform
 from gmmseg.labels import IGNORE
 from gmmseg.mixture import OnlineEM, PRESETS
 from gmmseg.models.heads import HeadSettings
-from gmmseg.training.optim import freeze_backbone, make_optimizer, make_schedule
+from gmmseg.training.optim import freeze_backbone, make_optimization
 from gmmseg.training.checkpoint import load_checkpoint
 from gmmseg.training.train_settings import TrainSettings
 from gmmseg.training.trainer import Interrupted, Trainer
@@ -54,12 +54,12 @@ class InOrder(ShuffledSampler):
 
 
 def train(case, head="default", batch_size=4, accumulate=1, backbone_multiplier=1.0, component_weight=0.5,
-          save_every=100, resume=None, network=None, signal_at=None):
+          save_every=100, resume=None, network=None, signal_at=None, softmax_steps=0):
     torch.manual_seed(0)
     settings = TrainSettings(
         steps=3, batch_size=batch_size // processes, accumulate=accumulate, warmup_steps=0, optimizer="sgd",
         learning_rate=0.05, backbone_multiplier=backbone_multiplier, component_weight=component_weight,
-        log_every=1, save_every=save_every,
+        log_every=1, save_every=save_every, softmax_steps=softmax_steps,
     )
     if network is None:
         segmenter = gmmseg.build("tiny_unet", num_classes=10, head=head)
@@ -72,13 +72,12 @@ def train(case, head="default", batch_size=4, accumulate=1, backbone_multiplier=
     loader = EpochLoader(
         dataset, InOrder(8), settings.batch_size, prepare=accelerator.prepare_data_loader
     )
-    optimizer = make_optimizer(segmenter, settings)
-    schedule = make_schedule(optimizer, settings)
     em = OnlineEM(segmenter.mixture, PRESETS["default"]) if segmenter.mixture is not None else None
+    optimization = make_optimization(segmenter, settings, em, accelerator.prepare)
     (out / case).mkdir(exist_ok=True)
     drawn = []
     segmenter.features.register_forward_pre_hook(lambda *given: drawn.append(torch.rand(3)))
-    trainer = Trainer(segmenter, loader, optimizer, schedule, em, accelerator, settings, out / case)
+    trainer = Trainer(segmenter, loader, optimization, accelerator, settings, out / case)
     if resume:
         trainer.load_state_dict(load_checkpoint(resume))
     if signal_at is not None:
@@ -93,6 +92,7 @@ def train(case, head="default", batch_size=4, accumulate=1, backbone_multiplier=
 train("default")
 # Batch norm of rows, in the projection.
 train("pole", head=HeadSettings(projection="batch_norm", coordinates="pole"))
+train("warmed", softmax_steps=2)  # the last step is that of the mixtures
 train("frozen", head="softmax", backbone_multiplier=0.0)
 train("softmax", head="softmax")
 train("accumulated", head="softmax", batch_size=2, accumulate=2, backbone_multiplier=0.0)
@@ -108,7 +108,7 @@ if processes > 1:
     train("converted", network=smp.PSPNet("mobilenet_v2", encoder_weights=None, classes=10))
 accelerator.end_training()
 """
-CASES = ("default", "pole", "frozen", "softmax", "accumulated")
+CASES = ("default", "pole", "warmed", "frozen", "softmax", "accumulated")
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from gmmseg.data.loading import EpochLoader, ShuffledSampler
 from gmmseg.data.scenes import Scenes
 from gmmseg.data.transforms import training_transform
 from gmmseg.mixture import OnlineEM
-from gmmseg.training.optim import make_optimizer, make_schedule
+from gmmseg.training.optim import make_optimization
 from gmmseg.training.train_settings import TrainSettings
 from gmmseg.training.trainer import Interrupted, Trainer
 
@@ -30,9 +30,8 @@ segmenter = gmmseg.build("tiny_unet", num_classes=10)
 scenes = Scenes("train", size=(32, 48), length=8)
 dataset = AugmentedDataset(scenes, training_transform((32, 48), scale=(1.0, 1.0)))
 loader = EpochLoader(dataset, ShuffledSampler(8), batch_size, prepare=accelerator.prepare_data_loader)
-optimizer = make_optimizer(segmenter, settings)
-schedule, em = make_schedule(optimizer, settings), OnlineEM(segmenter.mixture)
-trainer = Trainer(segmenter, loader, optimizer, schedule, em, accelerator, settings, out)
+optimization = make_optimization(segmenter, settings, OnlineEM(segmenter.mixture), accelerator.prepare)
+trainer = Trainer(segmenter, loader, optimization, accelerator, settings, out)
 if accelerator.process_index == 1:
     report = trainer._report
     trainer._report = lambda *told: (report(*told), os.kill(os.getpid(), signal.SIGTERM))

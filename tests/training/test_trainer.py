@@ -1,3 +1,4 @@
+import copy
 import json
 import os
 import signal
@@ -17,8 +18,11 @@ from gmmseg.data.transforms import training_transform
 from gmmseg.labels import IGNORE
 from gmmseg.mixture import OnlineEM
 from gmmseg.mixture.em_settings import PRESETS
+from gmmseg.models.heads import HeadSettings
+from gmmseg.models.huggingface import swin_config, swin_mask2former
+from gmmseg.samples import collate
 from gmmseg.training.checkpoint import find_checkpoint, list_checkpoints, load_checkpoint
-from gmmseg.training.optim import make_optimizer, make_schedule, make_warm_classifier
+from gmmseg.training.optim import make_optimization
 from gmmseg.training.train_settings import TrainSettings
 from gmmseg.training.trainer import Interrupted, Trainer, TrainingDiverged
 
@@ -67,14 +71,10 @@ def make_trainer(
         workers=workers,
         prepare=accelerator.prepare_data_loader,
     )
-    warm = make_warm_classifier(segmenter, settings)
-    optimizer = make_optimizer(segmenter, settings, warm)
     choices = replace(PRESETS["reference" if head == "reference" else "default"], **(em or {}))
     em_step = OnlineEM(segmenter.mixture, choices) if segmenter.mixture is not None else None
-    schedule = make_schedule(optimizer, settings)
-    return Trainer(
-        segmenter, loader, optimizer, schedule, em_step, accelerator, settings, folder, validate, warm
-    )
+    optimization = make_optimization(segmenter, settings, em_step, accelerator.prepare)
+    return Trainer(segmenter, loader, optimization, accelerator, settings, folder, validate)
 
 
 class PowerCut(Exception):
@@ -132,6 +132,29 @@ def test_a_resumed_run_equals_an_uninterrupted_one_bit_for_bit(tmp_path, head, c
     resumed = last.run()
     for name, value in expected.state_dict().items():
         assert torch.equal(value, resumed.state_dict()[name]), name
+
+
+@pytest.mark.parametrize("softmax_steps", [0, 8])
+def test_a_checkpoint_of_an_earlier_version_is_resumed_exactly(tmp_path, softmax_steps):
+    """It has the warm-up classifier, or None, where the state of the loss is now; resumed in the warm-up."""
+    settings = replace(SETTINGS, softmax_steps=softmax_steps)
+    expected = make_trainer(tmp_path / "whole", settings).run()
+    state = load_checkpoint(tmp_path / "whole" / "checkpoints" / "step_00000003.pt")
+    state["warm_classifier"] = state.pop("loss") or None
+    assert (state["warm_classifier"] is None) == (softmax_steps == 0)
+    trainer = make_trainer(tmp_path / "resumed", settings)
+    for parameter in trainer.loss.parameters():
+        parameter.data.fill_(7.0)
+    trainer.load_state_dict(state)
+    resumed = trainer.run()
+    for name, value in expected.state_dict().items():
+        assert torch.equal(value, resumed.state_dict()[name]), name
+
+
+def test_a_warm_up_without_its_classifier_is_not_resumed(tmp_path):
+    trainer = make_trainer(tmp_path, replace(SETTINGS, softmax_steps=4))
+    with pytest.raises(RuntimeError, match="weight"):
+        trainer.load_state_dict({**trainer.state_dict(), "loss": {}})
 
 
 def test_training_lowers_the_loss_and_logs_it(tmp_path):
@@ -287,7 +310,7 @@ def test_a_repeated_signal_is_one_request_and_a_later_one_interrupts(
 ):
     """Launchers pass on the Ctrl-C that their processes have had from the terminal."""
     clock = iter([100.0, 100.0 + pause])
-    monkeypatch.setattr("gmmseg.training.trainer.time.monotonic", lambda: next(clock))
+    monkeypatch.setattr("gmmseg.training.stop_requests.time.monotonic", lambda: next(clock))
 
     def validate(segmenter):
         os.kill(os.getpid(), signal.SIGINT)
@@ -299,6 +322,36 @@ def test_a_repeated_signal_is_one_request_and_a_later_one_interrupts(
         trainer.run()
     assert isinstance(stopped.value, Interrupted) != interrupts
     assert bool(find_checkpoint(tmp_path)) != interrupts
+
+
+def test_a_step_of_mask2former_matches_each_layer_once_and_resumes_exactly(tmp_path, monkeypatch):
+    """Losses and EM share the match; one of the two batches of a step has no label at all."""
+    blank = replace(Cached.samples[1], labels=torch.full_like(Cached.samples[1].labels, IGNORE))
+    batches = [collate([Cached.samples[0]]), collate([blank])]
+
+    def made():
+        torch.manual_seed(0)
+        network = swin_mask2former(swin_config(8, [1, 1, 1, 1], [1, 2, 2, 4], 4), 10, None)
+        segmenter = gmmseg.convert(network, head=HeadSettings(components=2, dim=8))
+        accelerator, em = Accelerator(cpu=True), OnlineEM(segmenter.mixture)
+        settings = replace(SETTINGS, accumulate=2, component_weight=0.5)
+        optimization = make_optimization(segmenter, settings, em, accelerator.prepare)
+        return Trainer(segmenter, batches, optimization, accelerator, settings, tmp_path)
+
+    trainer = made()
+    matcher, calls = type(trainer.segmenter.criterion.matcher), []
+    forward = matcher.forward
+    monkeypatch.setattr(matcher, "forward", lambda *given: calls.append(len(given[1])) or forward(*given))
+    report = trainer.train_step(batches)
+    assert report.terms.keys() == {"loss", "posterior", "mask", "dice", "component", "likelihood"}
+    layers = trainer.segmenter.features.network.config.decoder_layers
+    assert calls.count(1) == layers, "one for each layer of the batch with labels"
+    resumed = made()
+    resumed.load_state_dict(copy.deepcopy(trainer.state_dict()))
+    again = [each.train_step(batches).terms for each in (trainer, resumed)]
+    assert again[0] == again[1]
+    states = [each.segmenter.state_dict() for each in (trainer, resumed)]
+    assert all(torch.equal(value, states[1][name]) for name, value in states[0].items())
 
 
 def test_an_all_ignored_batch_is_survived(tmp_path):

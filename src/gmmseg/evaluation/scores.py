@@ -19,12 +19,15 @@ from gmmseg.mixture.sampling import hashed
 
 
 class Output(Protocol):
-    """What scores read: logits (b c h w), points (b d h w), evidence (b c h w), log_densities (b c k h w)."""
+    """What scores read: logits (b c h w), points (b d h w), evidence (b c h w), log_densities (b c k h w).
+
+    Points are None where the network's are not its cells, the last two where it has no mixtures of points.
+    """
 
     @property
     def logits(self) -> Tensor: ...
     @property
-    def points(self) -> Tensor: ...
+    def points(self) -> Tensor | None: ...
     @property
     def evidence(self) -> Tensor | None: ...
     @property
@@ -190,7 +193,7 @@ class Mahalanobis(FittedScore):
 
     def update(self, index: int, output: Output, labels: Tensor) -> None:
         """Add the points of a batch, relative to an origin among them: far from it, sums lose digits."""
-        points, true = labelled_points(output, labels)
+        points, true = labelled_points(output, labels, self.name)
         if len(points) == 0:
             return
         points = points.double()
@@ -219,12 +222,12 @@ class Mahalanobis(FittedScore):
         self.centre, self.whitener, self.means = origin, whitener, (means @ whitener).float()
 
     def __call__(self, output: Output) -> Tensor:
+        points = _of_cells(self.name, output.points)
         centre, whitener, means = (
-            _fitted(self.name, each).to(output.points.device)
-            for each in (self.centre, self.whitener, self.means)
+            _fitted(self.name, each).to(points.device) for each in (self.centre, self.whitener, self.means)
         )
         # In double precision, and squares not expanded: points may lie close together far from the origin.
-        offsets = output.points.movedim(1, -1).to(centre.dtype) - centre
+        offsets = points.movedim(1, -1).to(centre.dtype) - centre
         white = (offsets @ whitener).float()
         distances = torch.cdist(white.flatten(0, 2), means, compute_mode="donot_use_mm_for_euclid_dist")
         return distances.amin(1).square().view(white.shape[:3])
@@ -250,7 +253,7 @@ class NearestNeighbours(FittedScore):
 
     def update(self, index: int, output: Output, labels: Tensor) -> None:
         """Keep the ``bank_size`` points with the lowest tickets among those kept and these."""
-        points = labelled_points(output, labels)[0].float().cpu()
+        points = labelled_points(output, labels, self.name)[0].float().cpu()
         places = torch.arange(len(points)) + index * _MOST_POINTS_OF_A_BATCH
         known = self.candidates.view(len(self.candidates), points.shape[1])
         self._keep(torch.cat([known, points]), torch.cat([self.places, places]))
@@ -274,8 +277,8 @@ class NearestNeighbours(FittedScore):
         self.candidates, self.places = points[order], places[order]
 
     def __call__(self, output: Output) -> Tensor:
-        bank = _fitted(self.name, self.bank).to(output.points.device)
-        points = output.points.float().movedim(1, -1)
+        points = _of_cells(self.name, output.points).float().movedim(1, -1)
+        bank = _fitted(self.name, self.bank).to(points.device)
         nearest = [
             torch.cdist(chunk, bank).kthvalue(self.neighbours, dim=1).values
             for chunk in points.flatten(0, 2).split(4096)
@@ -302,7 +305,8 @@ class _DensityLikelihood:
         self.log_weights = log_weights
 
     def __call__(self, output: Output) -> Tensor:
-        densities = _generative(self.name, output.log_densities).float().movedim((1, 2), (-2, -1))
+        _generative(self.name, output.evidence)
+        densities = _of_cells(self.name, output.log_densities).float().movedim((1, 2), (-2, -1))
         return anomaly_score(class_evidence(densities, self.log_weights, winner=self.winner))
 
 
@@ -380,19 +384,29 @@ ALL = (
 """Every score."""
 
 
-def labelled_points(output: Output, labels: Tensor) -> tuple[Tensor, Tensor]:
+def labelled_points(output: Output, labels: Tensor, name: str = "this score") -> tuple[Tensor, Tensor]:
     """Points (n d) and labels (n) of an output and labels (b H W), taken at the points' resolution."""
-    size = output.points.shape[-2:]
+    points = _of_cells(name, output.points)
+    size = points.shape[-2:]
     near = F.interpolate(labels[:, None].float(), size=size, mode="nearest-exact")[:, 0].long()
-    near = near.to(output.points.device)
+    near = near.to(points.device)
     valid = near != IGNORE
-    return output.points.movedim(1, -1)[valid], near[valid]
+    return points.movedim(1, -1)[valid], near[valid]
 
 
 def _generative(name: str, value: Tensor | None) -> Tensor:
     if value is None:
         raise ValueError(
             f"{name}: this output has no mixture likelihoods; use a softmax score or a GMM model"
+        )
+    return value
+
+
+def _of_cells(name: str, value: Tensor | None) -> Tensor:
+    if value is None:
+        raise ValueError(
+            f"{name}: it reads the point of each cell, and this network's points are not its cells "
+            "(Mask2Former's are queries); use nll or a softmax score"
         )
     return value
 

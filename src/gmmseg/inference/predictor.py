@@ -29,7 +29,7 @@ from gmmseg.inference.windows import (
 )
 from gmmseg.labels import IGNORE
 from gmmseg.models import Segmenter, SegmenterOutput
-from gmmseg.models.segmenter import shrink_labels
+from gmmseg.models.pairing import shrink_labels
 
 DEFAULT_WINDOW = 1024
 UNFITTED = (

@@ -115,7 +115,7 @@ def _read(reading: Reading, output: SegmenterOutput) -> Tensor:
         name = getattr(reading, "name", "this score")
         raise ValueError(
             f"{name} gives {tuple(scores.shape)} where the network has {tuple(output.logits[:, 0].shape)} "
-            "cells: it reads points, and this network's points are not its cells (Mask2Former's are queries)"
+            "cells: a score has one number for each"
         )
     return scores
 

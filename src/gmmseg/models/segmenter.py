@@ -7,15 +7,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from gmmseg.labels import IGNORE
 from gmmseg.mixture import ClassMixture, OnlineEM
-from gmmseg.mixture.gaussian import own_log_density
-from gmmseg.models.features import IMAGENET_MEAN, IMAGENET_STD, Features, resize
+from gmmseg.models.features import IMAGENET_MEAN, IMAGENET_STD, Features
 from gmmseg.models.heads import GMMHead, HeadSettings, SoftmaxHead, make_head
 from gmmseg.models.inference_settings import InferenceSettings
 from gmmseg.models.outputs import EMPoints, SegmenterOutput
+from gmmseg.models.pairing import PairedMaps, PairedOutput, shrink_labels
 from gmmseg.models.saving import push_checkpoint, write_checkpoint
 
 Colour = tuple[int, int, int]
@@ -34,6 +33,8 @@ class Segmenter(nn.Module):
 
     mean: Tensor
     std: Tensor
+    points_are_cells = True
+    """Whether its mixtures see a point in each cell of the maps; else points are something else (queries)."""
 
     def __init__(
         self,
@@ -107,6 +108,10 @@ class Segmenter(nn.Module):
         )
         return replace(output, auxiliary=auxiliary)
 
+    def paired(self, output: SegmenterOutput, labels: Tensor) -> PairedOutput:
+        """``output`` with its labels (b H W) int64: who needs both loss and EM points takes them from it."""
+        return PairedMaps(output, labels, align_corners=self.align_corners)
+
     def losses(
         self,
         output: SegmenterOutput,
@@ -123,24 +128,7 @@ class Segmenter(nn.Module):
         the posterior of that class. ``em`` says which component is a cell's own, as its next E-step will;
         without it, the likeliest one of its class.
         """
-        terms = {"posterior": self._cross_entropy(output.logits, labels)}
-        if extra and output.mixture is not None and output.evidence is not None:
-            small = shrink_labels(labels, output.points.shape[-2:])
-            if "component" in extra:
-                terms["component"] = component_cross_entropy(output.mixture, output.points, small, em)
-            if "likelihood" in extra:
-                terms["likelihood"] = own_negative_log_likelihood(
-                    output.logits, output.evidence, small, channels=output.points.shape[1]
-                )
-        if output.auxiliary:
-            each = [self._cross_entropy(logits, labels) for logits in output.auxiliary]
-            terms["auxiliary"] = torch.stack(each).mean()
-        return terms
-
-    def _cross_entropy(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Of logits (b c h w) resized to labels (b H W)."""
-        full = resize(logits, labels.shape[-2:], align_corners=self.align_corners)
-        return cross_entropy(full, labels)
+        return self.paired(output, labels).losses(extra, em)
 
     def label_counts(self, labels: Tensor) -> dict[str, Tensor]:
         """How many labelled pixels or cells each term of `losses` is the mean over, for labels (b H W).
@@ -155,15 +143,8 @@ class Segmenter(nn.Module):
 
     @torch.no_grad()
     def em_points(self, output: SegmenterOutput, labels: Tensor) -> EMPoints:
-        """What `OnlineEM.step` takes, of labels (b H W) at the centres of the feature map's cells."""
-        points = output.points.detach()
-        b, d, h, w = points.shape
-        small = shrink_labels(labels, (h, w))
-        groups = torch.arange(b, device=points.device).repeat_interleave(h * w)
-        correct = output.logits.argmax(1) == small
-        return EMPoints(
-            points.permute(0, 2, 3, 1).reshape(-1, d), small.reshape(-1), groups, correct.reshape(-1)
-        )
+        """What `OnlineEM.step` takes: the points of ``output`` with their labels, given labels (b H W)."""
+        return self.paired(output, labels).points.for_em()
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Write config.json and model.safetensors: the network and the mixtures, no training state."""
@@ -176,7 +157,7 @@ class Segmenter(nn.Module):
 
 def replace_head(segmenter: Segmenter, settings: HeadSettings) -> Segmenter:
     """A segmenter with the same features (shared, not copied) and a new, untrained head."""
-    if type(segmenter) is not Segmenter:
+    if not segmenter.points_are_cells:
         raise TypeError(f"the head of a {type(segmenter).__name__} is part of its matching and stays on it")
     channels = segmenter.features.out_channels
     assert isinstance(channels, int)
@@ -190,52 +171,3 @@ def replace_head(segmenter: Segmenter, settings: HeadSettings) -> Segmenter:
     replaced.label_names, replaced.colours = segmenter.label_names, segmenter.colours
     replaced.inference = segmenter.inference
     return replaced
-
-
-def shrink_labels(labels: Tensor, size: tuple[int, int] | torch.Size) -> Tensor:
-    """Labels (b H W) at the centres of the cells of a coarser grid, (b h w)."""
-    return F.interpolate(labels[:, None].float(), size=tuple(size), mode="nearest-exact")[:, 0].to(
-        labels.dtype
-    )
-
-
-def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    """Mean over the labelled pixels, logits (b c h w) and labels (b h w); 0 when there are none."""
-    # One row of classes per pixel, as channels_last has them: half the time on a CPU with many classes.
-    rows = logits.float().movedim(1, -1).flatten(0, -2)
-    total = F.cross_entropy(rows, labels.flatten(), ignore_index=IGNORE, reduction="sum")
-    return total / (labels != IGNORE).sum().clamp_min(1)
-
-
-def own_negative_log_likelihood(logits: Tensor, evidence: Tensor, labels: Tensor, *, channels: int) -> Tensor:
-    """Mean over labelled cells of -p(class | point) log p(point | class), their own class; 0 without cells.
-
-    Logits and evidence (b c h w), labels (b h w); per channel of the points. The posterior is a weight alone,
-    without a gradient: a cell that is not known for what it is yet is the cross-entropy's business.
-    """
-    labelled = labels != IGNORE
-    classes = torch.where(labelled, labels, 0)[..., None]
-    weight = logits.detach().movedim(1, -1).softmax(-1).gather(-1, classes)[..., 0] * labelled
-    own = evidence.movedim(1, -1).gather(-1, classes)[..., 0]
-    return -(weight * own).sum() / (channels * labelled.sum().clamp_min(1))
-
-
-def component_cross_entropy(
-    mixture: ClassMixture, points: Tensor, labels: Tensor, em: OnlineEM | None = None
-) -> Tensor:
-    """Cross-entropy of each cell's own component among all c*k; 0 without labelled cells.
-
-    Points (b d h w) and labels (b h w) of the same grid. The own component is the one that the E-step of
-    ``em`` gives the cell to; without ``em``, the likeliest one of the labelled class.
-    """
-    labelled = labels != IGNORE
-    rows, classes = points.movedim(1, -1)[labelled], labels[labelled]
-    with torch.no_grad():
-        if em is None:
-            own = own_log_density(rows, classes, mixture.means, mixture.variances)
-            shares = own + mixture.log_weights[classes]
-        else:
-            shares = em.responsibilities(rows, classes)
-        components = shares.argmax(-1)
-    surprise = mixture.total(rows) - mixture.component_log_density(rows, classes, components)
-    return surprise.sum() / labelled.sum().clamp_min(1)

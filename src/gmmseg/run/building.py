@@ -23,8 +23,8 @@ from gmmseg.inference import Predictor
 from gmmseg.labels import IGNORE
 from gmmseg.mixture import DiscriminativeMixture, OnlineEM
 from gmmseg.models import Segmenter, build
-from gmmseg.training.optim import freeze_backbone, make_optimizer, make_schedule, make_warm_classifier
-from gmmseg.training.trainer import Trainer
+from gmmseg.training.optim import freeze_backbone, make_optimization
+from gmmseg.training.trainer import Loader, Trainer
 
 
 def must_use_cpu() -> bool:
@@ -39,30 +39,25 @@ def join_processes() -> PartialState:
 
 def make_trainer(
     config: Config,
-    folder: Path,
-    dataset: Any,
-    validation: Any,
+    segmenter: Segmenter,
+    loader: Loader,
     accelerator: Accelerator,
+    folder: Path,
+    validation: Any = None,
     about: dict[str, Any] | None = None,
 ) -> Trainer:
-    """The loop and all its parts for ``config``, at step 0."""
-    segmenter = make_segmenter(config, dataset).to(accelerator.device)
-    loader = make_loader(config, dataset, folder, accelerator)
+    """The loop that trains ``segmenter`` on the batches of ``loader`` as ``config`` says, at step 0."""
     if config.train.backbone_multiplier == 0:
         freeze_backbone(segmenter)
-    warm_classifier = make_warm_classifier(segmenter, config.train)
-    optimizer = make_optimizer(segmenter, config.train, warm_classifier)
+    em = make_em(segmenter, config)
     return Trainer(
         segmenter,
         loader,
-        optimizer,
-        make_schedule(optimizer, config.train),
-        make_em(segmenter, config),
+        make_optimization(segmenter, config.train, em, accelerator.prepare),
         accelerator,
         config.train,
         folder,
         (lambda model: validate(model, validation)) if validation is not None else None,
-        warm_classifier,
         about,
     )
 

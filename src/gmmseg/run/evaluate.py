@@ -13,7 +13,6 @@ from gmmseg.evaluation.evaluator import (
 from gmmseg.inference import Predictor
 from gmmseg.models import Segmenter
 from gmmseg.models.inference_settings import InferenceSettings
-from gmmseg.models.masks import MaskSegmenter
 from gmmseg.models.saving import digest
 from gmmseg.samples import Progress
 
@@ -133,8 +132,8 @@ def _suitable_scores(model: Segmenter) -> tuple[str, ...]:
     if model.mixture is None:
         return SOFTMAX_SCORES
     typical = () if model.typical is None else ("typicality",)
-    if isinstance(model, MaskSegmenter):
-        return (*GMM_SCORES, *typical)  # components are of queries there, and no map of pixels
+    if not model.points_are_cells:
+        return (*GMM_SCORES, *typical)  # densities of components are no map of pixels
     # The evidence as the model defines it, and the other way to sum up the components.
     other = "nll_logsumexp" if model.mixture.winner else "nll_winner"
     return (GMM_SCORES[0], other, *typical, *GMM_SCORES[1:])

@@ -14,7 +14,15 @@ from gmmseg.atomic import write_bytes
 from gmmseg.config import Config, dump_config
 from gmmseg.models import Segmenter
 from gmmseg.models.saving import WEIGHTS_FILE
-from gmmseg.run.building import make_trainer, must_use_cpu, refuse_unlabelled, training_data, validation_data
+from gmmseg.run.building import (
+    make_loader,
+    make_segmenter,
+    make_trainer,
+    must_use_cpu,
+    refuse_unlabelled,
+    training_data,
+    validation_data,
+)
 from gmmseg.run.calibrate import settle
 from gmmseg.run.resuming import check_resumable, describe_run
 from gmmseg.training.checkpoint import (
@@ -53,7 +61,9 @@ def train(
         if state is not None and _is_finished(folder, state, config):
             say(f"{folder}: this run is finished, at step {state['step']}; nothing is written")
             return folder / "final"
-        trainer = make_trainer(config, folder, dataset, validation, accelerator, about)
+        segmenter = make_segmenter(config, dataset).to(accelerator.device)
+        loader = make_loader(config, dataset, folder, accelerator)
+        trainer = make_trainer(config, segmenter, loader, accelerator, folder, validation, about)
         if state is not None:
             _restore(trainer, state, say)
         if accelerator.is_main_process:

@@ -97,10 +97,11 @@ _KINDS: dict[str, Callable[[Any], bool]] = {
     **dict.fromkeys(("step", "epoch", "batches_done"), _is_count),
     "best": lambda value: type(value) in (int, float) and value == value,
     **dict.fromkeys(("segmenter", "optimizer", "schedule"), _is_state),
-    **dict.fromkeys(("em", "average", "warm_classifier"), _is_part),
+    **dict.fromkeys(("em", "average", "loss", "warm_classifier"), _is_part),
     "about": lambda value: _is_part(value) and _is_plain(value),
 }
-"""What the parts of a state must be; earlier versions have written fewer of them."""
+"""What the parts of a state must be; earlier versions have written fewer of them, and ``warm_classifier``
+where ``loss`` is now."""
 
 
 def set_newer_aside(folder: Path, step: int) -> list[Path]:

@@ -1,20 +1,50 @@
 """Parameter groups, optimizers and learning-rate schedules."""
 
+from collections.abc import Iterable
+from dataclasses import dataclass
+
 from torch import nn
 from torch.optim import SGD, AdamW, Optimizer
-from torch.optim.lr_scheduler import LambdaLR
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
+from gmmseg.mixture import OnlineEM
 from gmmseg.models import Segmenter
+from gmmseg.training.loss import Loss, Prepare, make_loss
 from gmmseg.training.train_settings import TrainSettings
 
 
+@dataclass(frozen=True)
+class Optimization:
+    """What moves a segmenter: gradients of ``loss`` its network, ``em`` its mixtures.
+
+    ``em`` is None for softmax twins and discriminative mixtures.
+    """
+
+    loss: Loss
+    optimizer: Optimizer
+    schedule: LRScheduler
+    em: OnlineEM | None
+
+
+def make_optimization(
+    segmenter: Segmenter,
+    settings: TrainSettings,
+    em: OnlineEM | None,
+    prepare: Prepare,
+) -> Optimization:
+    """Loss, optimizer and schedule that ``settings`` describe, beside ``em``."""
+    loss = make_loss(segmenter, settings, em, prepare)
+    optimizer = make_optimizer(segmenter, settings, loss.parameters())
+    return Optimization(loss, optimizer, make_schedule(optimizer, settings), em)
+
+
 def make_optimizer(
-    segmenter: Segmenter, settings: TrainSettings, warm_classifier: nn.Module | None = None
+    segmenter: Segmenter, settings: TrainSettings, of_loss: Iterable[nn.Parameter] = ()
 ) -> Optimizer:
-    """AdamW or SGD over `parameter_groups`, and the warm-up's classifier where there is one."""
+    """AdamW or SGD over `parameter_groups`, and over the parameters of the loss where it has some."""
     groups = parameter_groups(segmenter, settings)
-    if warm_classifier is not None:
-        groups.append({"params": list(warm_classifier.parameters()), "lr": settings.learning_rate})
+    if more := list(of_loss):
+        groups.append({"params": more, "lr": settings.learning_rate})
     if settings.optimizer == "sgd":
         return SGD(groups, lr=settings.learning_rate, momentum=settings.momentum)
     return AdamW(groups, lr=settings.learning_rate)
@@ -43,14 +73,6 @@ def parameter_groups(segmenter: Segmenter, settings: TrainSettings) -> list[dict
         }
         for (part, decayed), parameters in groups.items()
     ]
-
-
-def make_warm_classifier(segmenter: Segmenter, settings: TrainSettings) -> nn.Module | None:
-    """The linear classifier of points that trains them during the softmax warm-up, if there is one."""
-    mixture = segmenter.mixture
-    if mixture is None or not settings.softmax_steps:
-        return None
-    return nn.Conv2d(mixture.dim, mixture.num_classes, 1).to(mixture.means.device)
 
 
 def freeze_backbone(segmenter: Segmenter) -> None:

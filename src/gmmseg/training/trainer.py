@@ -1,51 +1,49 @@
 """The training loop: cross-entropy of the posterior, optimizer step, EM step."""
 
-import signal
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
 from accelerate import Accelerator
-from torch import Tensor, nn
-from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
+from torch import Tensor
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from gmmseg import distributed
-from gmmseg.mixture import OnlineEM
-from gmmseg.models import Segmenter, SegmenterOutput
+from gmmseg.models import Segmenter
 from gmmseg.models.outputs import EMPoints
+from gmmseg.models.pairing import PairedOutput
 from gmmseg.models.saving import present_names
-from gmmseg.models.segmenter import cross_entropy
 from gmmseg.models.weights import listed
+from gmmseg.samples import Batch
 from gmmseg.training.batch_norm import synchronised_batch_norm
 from gmmseg.training.checkpoint import list_checkpoints, save_checkpoint
 from gmmseg.training.logging import RunLog
-from gmmseg.training.optim import decline, learning_rate_factor
+from gmmseg.training.optim import Optimization, decline, learning_rate_factor
+from gmmseg.training.stop_requests import StopFlag, stop_requests
 from gmmseg.training.train_settings import TrainSettings
 
 Validate = Callable[[Segmenter], dict[str, float]]
 _PATIENCE = 200  # steps after which a class never seen, or a collapsed component, is worth a warning
-_SAME_REQUEST = 2.0  # seconds within which signals are one request to stop
-
-
-class Batch(Protocol):
-    """What the loop asks of a batch: images (b 3 h w) in [0, 1], labels (b h w) int64, names."""
-
-    images: Tensor
-    labels: Tensor
-    names: list[str]
 
 
 class Loader(Protocol):
     """Batches of one epoch; the same for the same epoch, whatever happened before."""
 
     def set_epoch(self, epoch: int) -> None: ...
-    def __iter__(self) -> Iterator[Any]: ...
+    def __iter__(self) -> Iterator[Batch]: ...
+
+
+class StepReport(NamedTuple):
+    """What a training step came to: its loss and the terms of it, images and seconds, those of EM."""
+
+    terms: dict[str, float]
+    images: int
+    seconds: float
+    em_seconds: float
 
 
 class TrainingDiverged(RuntimeError):
@@ -59,31 +57,26 @@ class Interrupted(KeyboardInterrupt):
 class Trainer:
     """Owns the loop and its state; everything it needs is handed over already built.
 
-    ``em`` is None for softmax twins and discriminative mixtures. ``validate`` returns named numbers for a
-    segmenter; the one called ``score`` decides which weights are best. ``warm_classifier`` maps points to
-    logits during a softmax warm-up. ``about`` is plain data that checkpoints carry: what run this is.
+    ``optimization`` is what moves the segmenter. ``validate`` returns named numbers for a segmenter; the one
+    called ``score`` decides which weights are best. ``about`` is plain data that checkpoints carry: what run
+    this is.
     """
 
     def __init__(
         self,
         segmenter: Segmenter,
         loader: Loader,
-        optimizer: Optimizer,
-        schedule: LRScheduler,
-        em: OnlineEM | None,
+        optimization: Optimization,
         accelerator: Accelerator,
         settings: TrainSettings,
         folder: Path,
         validate: Validate | None = None,
-        warm_classifier: nn.Module | None = None,
         about: dict[str, Any] | None = None,
     ) -> None:
-        self.segmenter, self.em, self.settings, self.folder = segmenter, em, settings, folder
-        self.accelerator, self.validate, self.loader = accelerator, validate, loader
-        self.warm_classifier, self.about = warm_classifier, about
-        self.network, self.optimizer = accelerator.prepare(segmenter, optimizer)
-        self._warm_network = warm_classifier and accelerator.prepare(warm_classifier)
-        self.schedule = schedule
+        self.segmenter, self.loader, self.accelerator = segmenter, loader, accelerator
+        self.settings, self.folder, self.validate, self.about = settings, folder, validate, about
+        self.loss, self.schedule, self.em = optimization.loss, optimization.schedule, optimization.em
+        self.network, self.optimizer = accelerator.prepare(segmenter, optimization.optimizer)
         decay = settings.ema
         self.average = (
             AveragedModel(segmenter, multi_avg_fn=get_ema_multi_avg_fn(decay), use_buffers=True)
@@ -101,15 +94,16 @@ class Trainer:
         log = RunLog(self.folder, settings.steps, self.step, tensorboard=settings.tensorboard, active=main)
         batches = self._batches()
         try:
-            with _stop_requests() as stop:
+            with stop_requests() as stop:
                 while self.step < settings.steps:
-                    self._train_step([next(batches) for _ in range(settings.accumulate)], log)
+                    report = self.train_step([next(batches) for _ in range(settings.accumulate)])
+                    self._report(log, report)
                     self._keep(log, stop)
         finally:
             log.close()
         return self.exported
 
-    def _keep(self, log: RunLog, stop: "_StopFlag") -> None:
+    def _keep(self, log: RunLog, stop: StopFlag) -> None:
         """Validate and save where it is time to; on a stop request save and raise Interrupted."""
         settings, last = self.settings, self.step == self.settings.steps
         if self.validate and (last or self.step % settings.validate_every == 0):
@@ -123,7 +117,8 @@ class Trainer:
             if stopping and not last:
                 raise Interrupted(f"stopped at step {self.step}, the state is in {path}")
 
-    def _train_step(self, batches: list[Batch], log: RunLog) -> None:
+    def train_step(self, batches: Sequence[Batch]) -> StepReport:
+        """One step of the optimizer, of EM and of the schedule, on the sum over ``batches``."""
         started = time.perf_counter()
         self._seed_step()
         self._set_train_mode()
@@ -132,16 +127,14 @@ class Trainer:
         shares = self._shares(batches)
         for index, batch in enumerate(batches):
             with self._maybe_no_sync(index == len(batches) - 1):
-                output, losses = self._forward(batch)
+                paired = self._forward(batch)
+                losses = self.loss(paired, self.step)
                 losses = {name: value * shares[name][index] for name, value in losses.items()}
-                loss = sum(self.settings.weight(name) * value for name, value in losses.items())
-                assert isinstance(loss, Tensor)
-                self._check(loss, batch)
-                self.accelerator.backward(loss)
+                loss = self._backward(losses, batch)
             for name, value in {"loss": loss, **losses}.items():
                 terms[name] = terms.get(name, 0.0) + float(value.detach())
             if self.em is not None:
-                em_batches.append(self.segmenter.em_points(output, batch.labels))
+                em_batches.append(paired.points.for_em())
         if self.settings.clip_norm is not None:
             self.accelerator.clip_grad_norm_(self.network.parameters(), self.settings.clip_norm)
         self.optimizer.step()
@@ -152,7 +145,21 @@ class Trainer:
             self.average.update_parameters(self.segmenter)
         self.step += 1
         images = sum(len(batch.images) for batch in batches) * self.accelerator.num_processes
-        self._report(log, terms, images / (time.perf_counter() - started), em_seconds)
+        return StepReport(terms, images, time.perf_counter() - started, em_seconds)
+
+    def _forward(self, batch: Batch) -> PairedOutput:
+        """The network's output for the images, with their labels."""
+        with self.accelerator.autocast(), synchronised_batch_norm():
+            output = self.network(batch.images)
+        return self.segmenter.paired(output, batch.labels)
+
+    def _backward(self, losses: dict[str, Tensor], batch: Batch) -> Tensor:
+        """Add the gradient of the weighted sum of ``losses``, which is returned and must be finite."""
+        loss = sum(self.settings.weight(name) * value for name, value in losses.items())
+        assert isinstance(loss, Tensor)
+        self._check(loss, batch)
+        self.accelerator.backward(loss)
+        return loss
 
     def _seed_step(self) -> None:
         """Torch's random numbers (dropout, dropped paths) hang on seed, step and process, nothing else.
@@ -162,36 +169,16 @@ class Trainer:
         key = np.random.SeedSequence((self.settings.seed, self.step, distributed.rank()))
         torch.manual_seed(int(key.generate_state(1, np.uint64)[0] >> 1))
 
-    def _shares(self, batches: list[Batch]) -> dict[str, Tensor]:
+    def _shares(self, batches: Sequence[Batch]) -> dict[str, Tensor]:
         """What each term of the loss counts for in each of this step's ``batches``, (batches) per term.
 
         A term is a mean over what is labelled in its batch. Weighed so, the sum over batches and the mean
         over processes (DDP averages gradients) make the mean over all that is labelled.
         """
-        each = [self.segmenter.label_counts(batch.labels) for batch in batches]
+        each = [self.loss.label_counts(batch.labels) for batch in batches]
         counts = torch.stack([torch.stack([*one.values()]) for one in each]).float()
         total = distributed.sum_over_processes(counts.sum(0)).clamp_min(1)
-        found = dict(zip(each[0], (counts / total * distributed.world_size()).T))
-        return {**found, "warmup": found["posterior"]}
-
-    def _forward(self, batch: Batch) -> tuple[SegmenterOutput, dict[str, Tensor]]:
-        with self.accelerator.autocast(), synchronised_batch_norm():
-            output = self.network(batch.images)
-        warm_network = self._warm_network if self.step < self.settings.softmax_steps else None
-        losses = self.segmenter.losses(
-            output, batch.labels, () if warm_network else self.settings.extra_terms, self.em
-        )
-        if warm_network is not None:
-            # The mixtures follow the points by EM meanwhile, and take over when the warm-up ends.
-            logits = warm_network(output.points)
-            size = batch.labels.shape[-2:]
-            logits = nn.functional.interpolate(logits, size=size, mode="bilinear", align_corners=False)
-            losses = {
-                **losses,
-                "posterior": 0.0 * losses["posterior"],
-                "warmup": cross_entropy(logits, batch.labels),
-            }
-        return output, losses
+        return dict(zip(each[0], (counts / total * distributed.world_size()).T))
 
     def _em_step(self, em_batches: list[EMPoints]) -> float:
         """One EM step on the points of all forward passes; returns the seconds it took."""
@@ -259,16 +246,17 @@ class Trainer:
 
     # Reports ------------------------------------------------------------------------------------------
 
-    def _report(self, log: RunLog, terms: dict[str, float], speed: float, em_seconds: float) -> None:
+    def _report(self, log: RunLog, report: StepReport) -> None:
+        speed = report.images / report.seconds
         rate = self.settings.learning_rate * learning_rate_factor(self.step - 1, self.settings)
-        log.advance({"loss": f"{terms['loss']:.3f}", "lr": f"{rate:.1e}", "images/s": f"{speed:.1f}"})
+        log.advance({"loss": f"{report.terms['loss']:.3f}", "lr": f"{rate:.1e}", "images/s": f"{speed:.1f}"})
         if self.step % self.settings.log_every and self.step < self.settings.steps:
             return
-        terms = self._mean_over_processes(terms)
+        terms = self._mean_over_processes(report.terms)
         entry: dict[str, Any] = {**terms, "learning_rate": rate, "images_per_second": speed}
         if self.em is not None:
             health = self.em.diagnostics()
-            entry |= {"em_seconds": em_seconds, "em": health}
+            entry |= {"em_seconds": report.em_seconds, "em": health}
             self._warn(log, health)
         log.entry(self.step, "train", entry)
 
@@ -325,7 +313,7 @@ class Trainer:
             "schedule": self.schedule.state_dict(),
             "em": self.em.state_dict() if self.em else None,
             "average": self.average.state_dict() if self.average else None,
-            "warm_classifier": self.warm_classifier.state_dict() if self.warm_classifier else None,
+            "loss": self.loss.state_dict(),
             "about": self.about,
         }
 
@@ -343,9 +331,10 @@ class Trainer:
             if network is not None:
                 network.load_state_dict(present_names(state[name], network.state_dict()))
         self._load_optimizer(state)
-        for part, name in ((self.em, "em"), (self.warm_classifier, "warm_classifier")):
-            if part is not None:
-                part.load_state_dict(state[name])
+        # Earlier versions wrote the classifier of a warm-up, or None, under a name of its own.
+        self.loss.load_state_dict(state.get("loss") or state.get("warm_classifier") or {})
+        if self.em is not None:
+            self.em.load_state_dict(state["em"])
         self.step, self.epoch, self.batches_done = state["step"], state["epoch"], state["batches_done"]
         self.best = state["best"]
 
@@ -359,38 +348,3 @@ class Trainer:
         factor = learning_rate_factor(self.schedule.last_epoch, self.settings)
         for group, choice, rate in zip(self.optimizer.param_groups, chosen, rates):
             group.update({**choice, "params": group["params"], "lr": rate * factor})
-
-
-class _StopFlag:
-    """When the first request to stop came; true once there was one."""
-
-    since: float | None = None
-
-    def __bool__(self) -> bool:
-        return self.since is not None
-
-
-@contextmanager
-def _stop_requests() -> Iterator[_StopFlag]:
-    """Turns the first Ctrl-C or SIGTERM into a flag heeded between steps; a later one interrupts.
-
-    One that follows at once does not count: a launcher passes on the Ctrl-C that the terminal has sent to
-    its processes already.
-    """
-    flag = _StopFlag()
-
-    def request(number: int, frame: object) -> None:
-        now = time.monotonic()
-        if flag.since is not None and now - flag.since > _SAME_REQUEST:
-            raise KeyboardInterrupt
-        flag.since = flag.since or now
-
-    try:
-        previous = {number: signal.signal(number, request) for number in (signal.SIGINT, signal.SIGTERM)}
-    except ValueError:  # not in the main thread, where signals cannot be handled
-        previous = {}
-    try:
-        yield flag
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
