@@ -19,6 +19,7 @@ GROUND = {
 }  # single files that stand on nothing
 BELOW = {
     **{file: set() for file in sorted(GROUND)},
+    "samples": {"labels", "images", "distributed"},
     "mixture": GROUND,
     "models": GROUND | {"mixture"},
     "data": GROUND,
