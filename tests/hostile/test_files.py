@@ -225,7 +225,7 @@ def test_configurations_of_weights_that_are_no_json(place, world, content):
 
 WEIGHTS_CONFIG = [
     *((key, DELETE) for key in ("library", "format", "num_classes", "recipe", "label_names", "colours",
-                                "threshold", "recipe/source", "recipe/name", "recipe/num_classes", "recipe/head")),
+                                "recipe/source", "recipe/name", "recipe/num_classes", "recipe/head")),
     *(("num_classes", new) for new in (0, -1, 2, 256, 10**12, "3", None, [], True, 3.5)),
     *(("recipe", new) for new in (None, 5, "x", [], {})),
     *(("recipe/source", new) for new in (None, "x", 5, [], "smp", "transformers", "torchvision", "reference")),

@@ -3,7 +3,6 @@
 import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -12,6 +11,7 @@ from gmmseg.evaluation.detection import AnomalyCurve
 from gmmseg.evaluation.pooled import EvaluationError
 from gmmseg.evaluation.results import anomaly_entry, build_results
 from gmmseg.images import open_image, refuse_odd_file
+from gmmseg.json_tree import JSON
 from gmmseg.labels import IGNORE
 from gmmseg.samples import Progress
 
@@ -182,7 +182,7 @@ def evaluate_score_files(
     intervals: bool = False,
     exact: bool = False,
     progress: Progress | None = None,
-) -> dict[str, Any]:
+) -> JSON:
     """The results (see ``build_results``) of saved score maps against masks, one set called ``name``.
 
     ``components`` ("anomaly" or "obstacle") adds the component metrics, which need a second pass;

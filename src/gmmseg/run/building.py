@@ -125,7 +125,9 @@ def make_loader(
     global_batch = config.train.batch_size * accelerator.num_processes
     if settings.balanced:
         counts = class_counts(dataset, cache=folder / "class_counts.json")
-        sampler: ClassBalancedSampler | ShuffledSampler = ClassBalancedSampler(counts, length=max(len(dataset), global_batch), seed=seed)
+        sampler: ClassBalancedSampler | ShuffledSampler = ClassBalancedSampler(
+            counts, length=max(len(dataset), global_batch), seed=seed
+        )
     else:
         sampler = ShuffledSampler(len(dataset), least=global_batch, seed=seed)
     return EpochLoader(
