@@ -205,7 +205,7 @@ def test_hub_names_are_downloaded(
     monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
     monkeypatch.chdir(tmp_path)
     loaded = gmmseg.from_pretrained("hf:me/published")
-    assert asked == [("me/published", ["config.json", "model.safetensors"])]
+    assert asked == [("me/published", ["config.json", "model.safetensors", "calibration.json"])]
     with torch.no_grad():
         assert torch.equal(loaded(IMAGES).logits, segmenter(IMAGES).logits)
 
