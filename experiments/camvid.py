@@ -30,7 +30,7 @@ from gmmseg.atomic import write_bytes
 from gmmseg.config import dump_config, load_config
 from gmmseg.data import open_dataset
 from gmmseg.evaluation import load_results, write_results
-from gmmseg.inference import Predictor, choose
+from gmmseg.inference import Predictor, calibrate
 from gmmseg.models import InferenceSettings, Segmenter
 from gmmseg.report import plots
 
@@ -123,13 +123,12 @@ class Experiment:
         if variant == "post_hoc":
             model = cached.post_hoc(model, self._looks)
         if self.table != "ablations":
-            choices = choose(Predictor(model), run.samples(run.validation_data(config.data)))
-            choices.give_to(model)
+            model.calibration = calibrate(Predictor(model), run.validation_data(config.data))
         results = run.evaluate(
             model,
             variant,
             self.sets(config.data),
-            inference=InferenceSettings(short_side=360),
+            run.Judging(inference=InferenceSettings(short_side=360)),
             seeds={"train": seed},
         )
         results["overrides"] = overrides

@@ -16,9 +16,11 @@ GROUND = {
     "bounds",
     "images",
     "printable",
+    "json_tree",
 }  # single files that stand on nothing
 BELOW = {
     **{file: set() for file in sorted(GROUND)},
+    "samples": {"labels", "images", "distributed"},
     "mixture": GROUND,
     "models": GROUND | {"mixture"},
     "data": GROUND,
@@ -107,3 +109,16 @@ def test_nothing_below_the_command_line_prints():
             assert not any(isinstance(call.func, ast.Name) and call.func.id == "print" for call in calls), (
                 path
             )
+
+
+@pytest.mark.parametrize("room", ["inference", "evaluation"])
+def test_types_say_what_things_are(room):
+    """No ``Any``: what JSON files hold has its name in json_tree."""
+    for path in sorted((SOURCE / room).rglob("*.py")):
+        names = {
+            alias.name
+            for node in ast.walk(ast.parse(path.read_text()))
+            if isinstance(node, ast.ImportFrom) and node.module == "typing"
+            for alias in node.names
+        }
+        assert "Any" not in names, path

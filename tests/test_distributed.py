@@ -17,6 +17,7 @@ import pytest
 from PIL import Image
 from torch.distributed.run import get_args_parser
 
+import gmmseg
 from gmmseg import cli, run
 from gmmseg.data import open_dataset
 
@@ -65,20 +66,21 @@ def test_the_documented_command_trains_one_run_in_two_processes(trained):
     assert done.stdout.count("weights in runs/mine/final") == 1
     log = [json.loads(line) for line in (folder / "runs/mine/log.jsonl").read_text().splitlines()]
     assert [entry["step"] for entry in log if entry["kind"] == "train"] == [1, 2]
-    state = json.loads((folder / "runs/mine/final/config.json").read_text())
-    assert state["threshold"] is not None
+    assert gmmseg.from_pretrained(folder / "runs/mine/final").calibration.threshold is not None
 
 
 def test_calibration_finds_in_two_processes_what_one_finds(trained, tmp_path):
     folder, _ = trained
     shutil.copytree(folder / "runs/mine/final", tmp_path / "weights")
     alone = run.calibrate(tmp_path / "weights", open_dataset("folder", folder / "mydata", "val"))
-    (choices,) = alone.values()
+    (expected,) = alone.values()
     # `train` has done so in its two processes, with five images split unevenly.
-    state = json.loads((folder / "runs/mine/final/config.json").read_text())
-    assert state["threshold"] == choices.threshold
-    assert state["temperature"] == pytest.approx(choices.temperature, rel=1e-9)
-    assert state["typical"] == pytest.approx(choices.typical, rel=1e-9)
+    found = gmmseg.from_pretrained(folder / "runs/mine/final").calibration
+    assert (found.thresholds, found.quantiles) == (expected.thresholds, expected.quantiles)
+    assert (found.weights, found.data) == (expected.weights, expected.data)
+    assert found.data.images == 5
+    assert found.temperature == pytest.approx(expected.temperature, rel=1e-9)
+    assert found.typical == pytest.approx(expected.typical, rel=1e-9)
 
 
 def test_two_processes_predict_every_file_once(trained):

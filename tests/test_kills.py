@@ -100,7 +100,14 @@ def results(folder):
     log = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
     timed = ("time", "images_per_second", "em_seconds")
     steps = [{key: value for key, value in entry.items() if key not in timed} for entry in log]
-    return {**files, "log": steps, "litter": [str(each) for each in folder.rglob(".*")]}
+    kept = [json.loads((folder / part / "calibration.json").read_text()) for part in ("best", "final")]
+    calibrations = [{key: value for key, value in each.items() if key not in timed} for each in kept]
+    return {
+        **files,
+        "calibrations": calibrations,
+        "log": steps,
+        "litter": [str(each) for each in folder.rglob(".*")],
+    }
 
 
 @pytest.mark.slow

@@ -103,7 +103,7 @@ def broken_rule(value: Any, hint: Any) -> str | None:
         return _broken_choice(value, get_args(hint))
     if origin is tuple:
         return _broken_tuple(value, get_args(hint))
-    return _broken_kind(value, hint)
+    return _broken_kind(value, origin or hint)
 
 
 def shown(value: Any, most: int = 80) -> str:

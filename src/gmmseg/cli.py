@@ -124,9 +124,12 @@ def calibrate(
         raise FileNotFoundError(f"{model}: no such folder; give a run folder or a folder of weights")
     state = run.join_processes()
     with _Bar("calibrating") as bar:
-        chosen = run.calibrate(model, _open(data), device=state.device, progress=bar)
-    for folder, choices in chosen.items() if state.is_main_process else ():
-        _say(f"{folder}: threshold {choices.threshold:.4g}, temperature {choices.temperature:.3f}")
+        found = run.calibrate(model, _open(data), device=state.device, progress=bar)
+    for folder, calibration in found.items() if state.is_main_process else ():
+        _say(
+            f"{folder}: threshold {calibration.threshold:.4g}, temperature {calibration.temperature:.3f}, "
+            "in calibration.json"
+        )
 
 
 @app.command()
@@ -183,13 +186,15 @@ def evaluate(
             segmenter,
             Path(model).name,
             [part for each in data for part in run.judged_sets(model, _open(each))],
-            score_names=[name for name in scores.split(",") if name],
+            run.Judging(
+                [name for name in scores.split(",") if name],
+                steps,
+                components,
+                InferenceSettings(short_side, window, stride),
+            ),
             training_set=run.judged_sets(model, _open(train_data, default_split="train"))[0]
             if train_data
             else None,
-            steps=steps,
-            components=components,
-            inference=InferenceSettings(short_side, window, stride),
             progress=bar,
         )
     if state.is_main_process:
@@ -271,7 +276,8 @@ def predict(
         max_pixels=max_pixels or MAX_PIXELS,
         device=state.device,
     )
-    if predictor.segmenter.threshold is None and state.is_main_process:
+    calibration = predictor.segmenter.calibration
+    if (calibration is None or calibration.threshold is None) and state.is_main_process:
         _note(f"{model} has no threshold yet, so no unknown masks; gmmseg calibrate {model} finds one")
     with _Bar("predicting") as bar:
         summary = predict_files(predictor, inputs, out, raw=raw, progress=bar)

@@ -79,6 +79,17 @@ def open_image(path: Path, *, max_pixels: int = MAX_PIXELS) -> Image.Image:
     return image
 
 
+def to_unit_range(pixels: Tensor) -> Tensor:
+    """Pixels of any shape as floats in [0, 1]: uint8 over 255, in float32; floats as they are."""
+    return pixels if pixels.is_floating_point() else pixels.float().div_(255)
+
+
+def refuse_odd_file(path: Path, error: type[ValueError]) -> None:
+    """Raise ``error`` unless ``path`` is a regular file: a pipe or a device would be waited for for ever."""
+    if not path.is_file():
+        raise error(f"{path}: cannot be read, there is no regular file here; replace or remove it")
+
+
 def check_pixels(source: object, size: tuple[int, int], max_pixels: int, *, kind: str = "image") -> None:
     """Refuse an image or a frame whose ``size`` (width, height) is of more than ``max_pixels``."""
     width, height = size
@@ -158,8 +169,7 @@ def _from_array(values: np.ndarray, source: str) -> Tensor:
     if values.ndim != 3 or values.shape[-1] not in (1, 3, 4) or 0 in values.shape:
         raise ImageError(source, f"shape {values.shape}: an image is (h w), (h w 1), (h w 3) or (h w 4)")
     pixels = torch.from_numpy(np.ascontiguousarray(_plain(values[..., :3], source))).movedim(-1, 0)
-    pixels = pixels if pixels.is_floating_point() else pixels.float() / 255
-    return pixels.expand(3, -1, -1).contiguous()
+    return to_unit_range(pixels).expand(3, -1, -1).contiguous()
 
 
 def _plain(values: np.ndarray, source: str) -> np.ndarray:

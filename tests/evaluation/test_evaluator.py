@@ -23,6 +23,8 @@ from gmmseg.evaluation.scores import (
 from gmmseg.inference import Predictor, windows
 from gmmseg.inference.predictor import at_short_side
 from gmmseg.inference.windows import forward
+from gmmseg.models import Calibration
+from gmmseg.models.saving import digest
 
 SCENES = Scenes("test", size=(32, 48), length=4)
 STRANGE = ScenesAnomaly("test", size=(32, 48), length=5)
@@ -50,11 +52,12 @@ def test_closed_set_equals_predicting_every_image_by_hand(predictor):
 
 def test_a_temperature_changes_the_calibration_error_alone_and_the_old_one_is_reported(predictor):
     plain = evaluate_closed_set(predictor, SCENES)["metrics"]
-    predictor.segmenter.temperature = 1.7
+    weights = digest(predictor.segmenter)
+    predictor.segmenter.calibration = Calibration(weights, {}, 1.7, None, None, None)
     try:
         tempered = evaluate_closed_set(predictor, SCENES)["metrics"]
     finally:
-        predictor.segmenter.temperature = 1.0
+        predictor.segmenter.calibration = None
     assert tempered["ece_as_trained"] == pytest.approx(plain["ece"], abs=1e-6)
     assert tempered["ece"] != pytest.approx(plain["ece"], abs=1e-3)
     assert tempered["miou"] == plain["miou"]
@@ -107,9 +110,9 @@ def test_images_are_judged_at_label_size_whatever_size_they_are_seen_at(predicto
 
 
 def test_refusals(predictor):
-    with pytest.raises(EvaluationError, match="10 classes, the model 3"):
+    with pytest.raises(ValueError, match="10 classes, the model 3"):
         evaluate_closed_set(Predictor(gmmseg.build("tiny_unet", num_classes=3)), SCENES)
-    with pytest.raises(EvaluationError, match="nothing to evaluate"):
+    with pytest.raises(ValueError, match="scenes, split test: there are no images"):
         evaluate_closed_set(predictor, Scenes("test", size=(32, 48), length=0))
 
 
@@ -138,10 +141,10 @@ if "RANK" in os.environ:
 torch.manual_seed(0)
 model = gmmseg.build("tiny_unet", num_classes=10)
 sets = [Scenes("test", size=(32, 48), length=5), ScenesAnomaly("test", size=(32, 48), length=7)]
-scores = ["nll", "msp", "sml", "mahalanobis", "knn"]
+judging = run.Judging(["nll", "msp", "sml", "mahalanobis", "knn"])
 results = [
     # Three images are unevenly split over two processes; of one image, a process has none.
-    run.evaluate(model, "m", sets, score_names=scores, training_set=Scenes("train", size=(32, 48), length=n))
+    run.evaluate(model, "m", sets, judging, training_set=Scenes("train", size=(32, 48), length=n))
     for n in (3, 1)
 ]
 if not dist.is_initialized() or dist.get_rank() == 0:

@@ -225,7 +225,7 @@ def test_configurations_of_weights_that_are_no_json(place, world, content):
 
 WEIGHTS_CONFIG = [
     *((key, DELETE) for key in ("library", "format", "num_classes", "recipe", "label_names", "colours",
-                                "threshold", "recipe/source", "recipe/name", "recipe/num_classes", "recipe/head")),
+                                "recipe/source", "recipe/name", "recipe/num_classes", "recipe/head")),
     *(("num_classes", new) for new in (0, -1, 2, 256, 10**12, "3", None, [], True, 3.5)),
     *(("recipe", new) for new in (None, 5, "x", [], {})),
     *(("recipe/source", new) for new in (None, "x", 5, [], "smp", "transformers", "torchvision", "reference")),
@@ -251,6 +251,35 @@ def test_configurations_of_weights(place, world, key, new):
     path = place / "model" / "config.json"
     path.write_text(json.dumps(changed(json.loads(path.read_text()), key, new)))
     assert_refused(place, ["predict", "x.png", "-m", "model"], ["model"])
+
+
+CALIBRATION = [
+    *((key, DELETE) for key in ("library", "format", "weights", "thresholds", "temperature", "typical", "data",
+                                "time", "thresholds/pixels/value", "data/classes")),
+    *(("thresholds/pixels/value", new) for new in ("x", [], float("nan"), float("inf"), True, None)),
+    *(("thresholds", new) for new in ("x", [], None, {"pixels": 1.0}, {"pixels": {}})),
+    *(("temperature", new) for new in (0, -1, "x", None, float("nan"), float("inf"))),
+    *(("typical", new) for new in ("x", [1.0], [float("nan")] * 3, ["a", "b", "c"], 5)),
+    *(("weights", new) for new in ("", None, "000000000000", 5)),
+    *(("quantiles", new) for new in (5, [1.0], [[0.5, float("nan")]], [["a", 1.0]])),
+    *(("data", new) for new in (5, [], {}, {"name": "x"})),
+    ("format", 2), ("surprise", 1),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("key", "new"), CALIBRATION, ids=lambda each: str(each)[:30])
+def test_calibrations(place, world, key, new):
+    copied(world / "run" / "final", place / "model")
+    path = place / "model" / "calibration.json"
+    path.write_text(json.dumps(changed(json.loads(path.read_text()), key, new)))
+    assert_refused(place, ["predict", "x.png", "-m", "model"], ["calibration.json"])
+
+
+@pytest.mark.parametrize("content", JSONS, ids=range(len(JSONS)))
+def test_calibrations_that_are_no_json(place, world, content):
+    copied(world / "run" / "final", place / "model")
+    (place / "model" / "calibration.json").write_bytes(content)
+    assert_refused(place, ["predict", "x.png", "-m", "model"], ["calibration.json"])
 
 
 WEIGHTS = [

@@ -9,7 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from gmmseg.models import InferenceSettings, SegmenterOutput
+from gmmseg.labels import LabelSpace
+from gmmseg.models import Calibration, InferenceSettings, SegmenterOutput
+from gmmseg.models.calibration_file import PIXELS, Threshold
+from gmmseg.samples import Sample
 
 
 class PointwiseSegmenter(nn.Module):
@@ -17,8 +20,7 @@ class PointwiseSegmenter(nn.Module):
 
     label_names: tuple[str, ...] | None = ("red", "green", "blue")
     colours: tuple[tuple[int, int, int], ...] | None = ((200, 0, 0), (0, 200, 0), (0, 0, 200))
-    threshold: float | None = None
-    temperature = 1.0
+    calibration: Calibration | None = None
     inference = InferenceSettings()
     align_corners = False
     num_classes = 3
@@ -33,12 +35,41 @@ class PointwiseSegmenter(nn.Module):
         self.sizes: list[tuple[int, int]] = []
         self.eval()
 
+    @property
+    def temperature(self) -> float:
+        return 1.0 if self.calibration is None else self.calibration.temperature
+
     def forward(self, images: Tensor) -> SegmenterOutput:
         self.sizes.append((images.shape[-2], images.shape[-1]))
         points = F.avg_pool2d(images, self.stride) + self.offset
         difference = points[:, None] - torch.eye(3)[None, :, :, None, None]
         evidence = self.dropout(-10 * difference.square().sum(2))
         return SegmenterOutput(2 * evidence, points, evidence if self.generative else None)
+
+
+class ListedSamples(list[Sample]):
+    """Samples as a data set of the segmenter's three classes."""
+
+    name, split, root = "listed", "val", None
+    label_space = LabelSpace(("red", "green", "blue"), ((200, 0, 0), (0, 200, 0), (0, 0, 200)))
+
+    def labels(self, index: int) -> Tensor:
+        return self[index].labels
+
+
+@pytest.fixture
+def listed() -> type[ListedSamples]:
+    return ListedSamples
+
+
+@pytest.fixture
+def calibration() -> Callable[..., Calibration]:
+    """A Calibration with the threshold and temperature given."""
+
+    def make(threshold: float = 3.0, temperature: float = 1.0) -> Calibration:
+        return Calibration("w", {PIXELS: Threshold(threshold, 0.05)}, temperature, None, None, None)
+
+    return make
 
 
 @pytest.fixture

@@ -25,8 +25,8 @@ def files_in(root) -> set[str]:
     return {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
 
 
-def test_a_folder_becomes_pictures_and_the_broken_file_is_reported(segmenter, folder, tmp_path):
-    segmenter.threshold = 3.0
+def test_a_folder_becomes_pictures_and_the_broken_file_is_reported(segmenter, calibration, folder, tmp_path):
+    segmenter.calibration = calibration(3.0)
     calls = []
     summary = predict_files(
         Predictor(segmenter), [folder], tmp_path / "out", progress=lambda *call: calls.append(call)
@@ -43,8 +43,8 @@ def test_a_folder_becomes_pictures_and_the_broken_file_is_reported(segmenter, fo
     assert [name for _, _, name in calls] == ["a.bmp", "a.png", "broken.jpg", "sub/grey.png"]
 
 
-def test_what_is_written_is_what_was_predicted(segmenter, folder, tmp_path):
-    segmenter.threshold = 3.0
+def test_what_is_written_is_what_was_predicted(segmenter, calibration, folder, tmp_path):
+    segmenter.calibration = calibration(3.0)
     out = tmp_path / "out"
     predict_files(Predictor(segmenter, window=8), [folder / "a.png"], out, raw=True)
     prediction = Predictor(segmenter).predict(folder / "a.png")

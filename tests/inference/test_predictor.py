@@ -12,9 +12,10 @@ from PIL import Image
 import gmmseg
 from gmmseg.inference import Predictor, whole
 from gmmseg.inference.predictor import at_short_side
-from gmmseg.inference.windows import upsample
+from gmmseg.inference.windows import anomaly_map, upsample
 from gmmseg.labels import IGNORE
 from gmmseg.models import InferenceSettings
+from gmmseg.samples import Sample
 
 
 def test_prediction_is_worked_out_by_hand(segmenter):
@@ -89,14 +90,23 @@ def test_a_prediction_is_ordinary_tensors(segmenter):
         values += 1
 
 
-def test_maps_are_those_of_the_windows_at_the_size_asked_for(segmenter, generator):
-    images = torch.rand(2, 3, 20, 30, generator=generator)
-    expected = whole(segmenter, images).map(lambda maps: upsample(maps, (40, 60)))
-    for predictor in (Predictor(segmenter), Predictor(segmenter, window=8)):
-        maps = predictor.maps(images, (40, 60))
-        torch.testing.assert_close(maps.logits, expected.logits)
-        torch.testing.assert_close(maps.scores, expected.scores)
-    assert predictor.maps(images).logits.shape == (2, 3, 20, 30)
+def sample_of(image):
+    """A sample of pixels (3 h w) without labels that matter."""
+    return Sample(image, torch.zeros(image.shape[-2:], dtype=torch.uint8), "x")
+
+
+def test_maps_of_a_sample_are_those_of_the_windows_at_label_size(segmenter, generator):
+    image = torch.randint(0, 256, (3, 40, 60), generator=generator, dtype=torch.uint8)
+    pixels = image.float()[None] / 255
+    at_once = whole(segmenter, pixels)
+    half = whole(segmenter, at_short_side(pixels, 20)).map(lambda maps: upsample(maps, (40, 60)))
+    for size, expected in ((None, at_once), (20, half)):
+        for window in (None, 8):
+            predictor = Predictor(segmenter, short_side=size, window=window)
+            maps = predictor.maps(sample_of(image))
+            torch.testing.assert_close(maps.logits, expected.logits)
+            torch.testing.assert_close(maps.scores, expected.scores)
+            torch.testing.assert_close(predictor.scores(sample_of(image), [anomaly_map]), expected.scores)
 
 
 def test_strides_without_a_window_or_beyond_it_are_refused(segmenter):
@@ -198,7 +208,7 @@ def test_outputs_are_what_the_predictor_sees_with_labels_where_it_says_it(make_s
     images = (labels == 2)[:, None].float().repeat(1, 3, 1, 1)
     windows = Predictor(segmenter, window=32, short_side=40)
     for predictor, count in ((Predictor(segmenter), 1), (windows, 2 * 3)):
-        pairs = list(predictor.outputs(images, labels))
+        pairs = list(predictor.outputs(Sample(images[0], labels[0], "x")))
         assert len(pairs) == count
         for output, known in pairs:
             assert known.shape[-2] == 4 * output.points.shape[-2]
@@ -225,7 +235,7 @@ def test_threads_on_a_model_in_training_mode_agree_and_leave_it_alone():
     assert all(torch.equal(state[name], value) for name, value in segmenter.state_dict().items())
 
 
-def test_a_predictor_sees_what_is_trained_after_it_was_made():
+def test_a_predictor_sees_what_is_trained_after_it_was_made(calibration):
     segmenter = gmmseg.build("tiny_unet", num_classes=4, head="softmax").train()
     predictor, image = Predictor(segmenter), torch.rand(3, 32, 32)
     before = predictor.predict(image).posterior
@@ -233,7 +243,7 @@ def test_a_predictor_sees_what_is_trained_after_it_was_made():
         for value in segmenter.parameters():
             value.add_(0.1 * torch.randn_like(value))
     segmenter(torch.rand(2, 3, 32, 32))  # batch-norm statistics move
-    segmenter.temperature = 2.0
+    segmenter.calibration = calibration(temperature=2.0)
     after = predictor.predict(image).posterior
     assert not torch.allclose(before, after)
     assert torch.equal(after, Predictor(copy.deepcopy(segmenter).eval()).predict(image).posterior)

@@ -1,19 +1,13 @@
 import math
-from dataclasses import dataclass
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from gmmseg.inference import Predictor, ScoreHistogram, choose
+from gmmseg.inference import Predictor, ScoreHistogram, calibrate
 from gmmseg.labels import IGNORE
-
-
-@dataclass(frozen=True)
-class Sample:
-    image: Tensor
-    labels: Tensor
+from gmmseg.samples import Sample
 
 
 def histogram_of(*parts: Tensor) -> ScoreHistogram:
@@ -60,7 +54,7 @@ def test_nan_nothing_and_impossible_shares_are_refused():
         histogram_of(torch.zeros(3)).threshold(1.0)
 
 
-def test_only_labelled_pixels_count_and_scores_come_at_label_size(segmenter, generator):
+def test_only_labelled_pixels_count_and_scores_come_at_label_size(segmenter, listed, generator):
     """Grey pixels score higher the darker they are; the ignored half is black and must not matter."""
     samples, scores = [], []
     for _ in range(3):
@@ -71,8 +65,8 @@ def test_only_labelled_pixels_count_and_scores_come_at_label_size(segmenter, gen
         )
         labels = torch.zeros(20, 20, dtype=torch.uint8)
         image[:, :10], labels[:10] = 0, IGNORE
-        samples.append(Sample(image, labels))
+        samples.append(Sample(image, labels, "x"))
         scores.append(Predictor(segmenter).predict(image).anomaly[10:].flatten())
-    threshold = choose(Predictor(segmenter), samples, share=0.1).threshold
+    threshold = calibrate(Predictor(segmenter), listed(samples), share=0.1).threshold
     share = (torch.cat(scores) > threshold).float().mean().item()
     assert 0.05 < share <= 0.1

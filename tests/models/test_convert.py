@@ -13,6 +13,7 @@ from gmmseg.labels import IGNORE
 from gmmseg.mixture import PRESETS, OnlineEM
 from gmmseg.models.convert import ConversionError
 from gmmseg.models.heads import HeadSettings
+from gmmseg.samples import Sample
 
 SMALL = HeadSettings(components=2, dim=8)
 CLASSES = 5
@@ -254,7 +255,7 @@ def test_the_twin_is_the_original_at_full_resolution(
         original = _logits(model(twin.normalise(image)))
     if original.shape[-2:] != size:  # transformers' own post-processing
         original = F.interpolate(original, size=size, mode="bilinear", align_corners=False)
-    maps = gmmseg.Predictor(twin).maps(image)
+    maps = gmmseg.Predictor(twin).maps(Sample(image[0], torch.zeros(size, dtype=torch.uint8), "x"))
     torch.testing.assert_close(maps.logits, original, atol=1e-4, rtol=1e-4)
     assert torch.equal(maps.logits.argmax(1), original.argmax(1))
     # The loss is taken of the same scores that are predicted.

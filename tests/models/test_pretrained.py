@@ -50,16 +50,18 @@ def test_round_trip_across_processes(segmenter: Segmenter, folder: Path, tmp_pat
     assert torch.equal(elsewhere["evidence"], here.evidence)
 
 
-def test_what_was_found_after_training_is_kept_and_older_files_go_without(segmenter, folder) -> None:
-    segmenter.threshold, segmenter.temperature, segmenter.typical = -1.5, 1.25, (0.5, -2.0, 3.0)
-    segmenter.save_pretrained(folder)
-    again = gmmseg.from_pretrained(folder)
-    assert (again.threshold, again.temperature, again.typical) == (-1.5, 1.25, (0.5, -2.0, 3.0))
+def test_weights_of_format_1_bring_what_was_found_after_training(segmenter, folder) -> None:
     config = json.loads((folder / "config.json").read_text())
-    del config["temperature"], config["typical"]
-    (folder / "config.json").write_text(json.dumps(config))
+    old = {**config, "format": 1, "threshold": -1.5, "temperature": 1.25, "typical": [0.5, -2.0, 3.0]}
+    (folder / "config.json").write_text(json.dumps(old))
+    found = gmmseg.from_pretrained(folder).calibration
+    assert (found.threshold, found.temperature, found.typical) == (-1.5, 1.25, (0.5, -2.0, 3.0))
+    del old["temperature"], old["typical"]
+    (folder / "config.json").write_text(json.dumps(old))
     older = gmmseg.from_pretrained(folder)
-    assert (older.threshold, older.temperature, older.typical) == (-1.5, 1.0, None)
+    assert (older.calibration.threshold, older.temperature, older.calibration.typical) == (-1.5, 1.0, None)
+    (folder / "config.json").write_text(json.dumps({**old, "threshold": None}))
+    assert gmmseg.from_pretrained(folder).calibration is None
 
 
 def test_two_files_and_no_training_state(segmenter: Segmenter, folder: Path) -> None:
@@ -72,15 +74,13 @@ def test_two_files_and_no_training_state(segmenter: Segmenter, folder: Path) -> 
     assert set(load_file(folder / "model.safetensors")) == set(segmenter.state_dict())
 
 
-def test_names_colours_and_threshold_come_back(segmenter: Segmenter, tmp_path: Path) -> None:
+def test_names_and_colours_come_back(segmenter: Segmenter, tmp_path: Path) -> None:
     segmenter.label_names = ("road", "sky", "car")
     segmenter.colours = ((1, 2, 3), (4, 5, 6), (7, 8, 9))
-    segmenter.threshold = 12.5
     segmenter.save_pretrained(tmp_path)
     loaded = gmmseg.from_pretrained(tmp_path)
     assert loaded.label_names == segmenter.label_names
     assert loaded.colours == segmenter.colours
-    assert loaded.threshold == 12.5
     assert not loaded.training
 
 
@@ -205,7 +205,7 @@ def test_hub_names_are_downloaded(
     monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
     monkeypatch.chdir(tmp_path)
     loaded = gmmseg.from_pretrained("hf:me/published")
-    assert asked == [("me/published", ["config.json", "model.safetensors"])]
+    assert asked == [("me/published", ["config.json", "model.safetensors", "calibration.json"])]
     with torch.no_grad():
         assert torch.equal(loaded(IMAGES).logits, segmenter(IMAGES).logits)
 

@@ -5,8 +5,7 @@ import io
 import json
 import shutil
 import sys
-from importlib import import_module
-from types import SimpleNamespace
+from dataclasses import replace
 from typing import NamedTuple
 from unittest import mock
 
@@ -19,10 +18,11 @@ import gmmseg
 from gmmseg import cli, run
 from gmmseg.config import dump_config, load_config
 from gmmseg.data import Scenes, open_dataset
-from gmmseg.evaluation.evaluator import image_maps
-from gmmseg.inference import Choices, Predictor, choose
-from gmmseg.models import InferenceSettings
-from gmmseg.run.fit import _PointStream, samples
+from gmmseg.inference import Predictor, calibrate
+from gmmseg.models import Calibration, InferenceSettings
+from gmmseg.models.calibration_file import PIXELS, Threshold
+from gmmseg.models.saving import digest
+from gmmseg.run.fit import _Points
 from gmmseg.training.run_folder import FolderInUse, WorkInFolder, locked
 
 CLASSES = ("sky", "grass", "thing")
@@ -100,34 +100,43 @@ def test_a_run_folder_holds_everything(runs, folder_data):
         assert (run_folder / part / "model.safetensors").is_file()
         exported = gmmseg.from_pretrained(run_folder / part)
         assert exported.label_names == CLASSES
-        assert exported.threshold is not None
+        assert exported.calibration.threshold is not None
         assert exported.temperature != 1
+        assert exported.calibration.data.images == 3
 
 
-def test_weights_that_are_the_same_share_their_choices(tmp_path, monkeypatch):
+def test_weights_that_are_the_same_share_their_calibration(tmp_path, monkeypatch):
     torch.manual_seed(0)
     for name in ("best", "other"):
         segmenter = gmmseg.build("tiny_unet", num_classes=3, head="softmax")
         segmenter.save_pretrained(tmp_path / name)
     segmenter.save_pretrained(tmp_path / "final")  # as other
-    chosen = iter([Choices(1.5, 0.9), Choices(2.5, 1.1)])
-    monkeypatch.setattr(import_module("gmmseg.run.calibrate"), "choose", lambda *arguments: next(chosen))
+    values = iter([(1.5, 0.9), (2.5, 1.1)])
+
+    def found(predictor, *arguments, **options):
+        threshold, temperature = next(values)
+        thresholds = {PIXELS: Threshold(threshold, 0.05)}
+        return Calibration(digest(predictor.segmenter), thresholds, temperature, None, None, None)
+
+    monkeypatch.setattr(gmmseg.inference, "calibrate", found)
     folders = [tmp_path / name for name in ("best", "missing", "other", "final")]
-    run.settle(folders, SimpleNamespace(name="three", label_space=CLASSES))
-    models = [gmmseg.from_pretrained(folder) for folder in folders if folder.is_dir()]
-    assert [(model.threshold, model.temperature) for model in models] == [(1.5, 0.9), (2.5, 1.1), (2.5, 1.1)]
+    run.calibrate_folders(folders, Scenes("val", length=1))
+    kept = [gmmseg.from_pretrained(folder).calibration for folder in folders if folder.is_dir()]
+    assert [(each.threshold, each.temperature) for each in kept] == [(1.5, 0.9), (2.5, 1.1), (2.5, 1.1)]
 
 
 def test_calibrate_chooses_anew_and_says_so(runs, folder_data, tmp_path):
     model = gmmseg.from_pretrained(runs / "gmm" / "best")
-    chosen = (model.threshold, model.temperature, model.typical)
+    expected = model.calibration
     weights = tmp_path / "weights"
-    model.threshold, model.temperature, model.typical = None, 5.0, None
+    model.calibration = replace(expected, thresholds={}, temperature=5.0, typical=None)
     model.save_pretrained(weights)
+    before = {name: (weights / name).read_bytes() for name in ("model.safetensors", "config.json")}
     said = gmmseg_command("calibrate", weights, "--data", f"folder:{folder_data}:val").stdout
     again = gmmseg.from_pretrained(weights)
-    assert (again.threshold, again.temperature, again.typical) == chosen
-    assert f"temperature {chosen[1]:.3f}" in said
+    assert again.calibration == expected
+    assert f"temperature {expected.temperature:.3f}" in said
+    assert all((weights / name).read_bytes() == content for name, content in before.items())
     for folder, data, reason in (
         (tmp_path / "none", "scenes::val", "no such folder"),
         (weights, "scenes_anomaly::val", "not classes"),
@@ -136,19 +145,22 @@ def test_calibrate_chooses_anew_and_says_so(runs, folder_data, tmp_path):
         refused = gmmseg_command("calibrate", folder, "--data", data, check=False)
         assert refused.returncode == 1
         assert reason in refused.stderr
-    assert gmmseg.from_pretrained(weights).temperature == chosen[1]
+    assert gmmseg.from_pretrained(weights).calibration == expected
+    (weights / "calibration.json").write_text("{")
+    gmmseg_command("calibrate", weights, "--data", f"folder:{folder_data}:val")  # mends it
+    assert gmmseg.from_pretrained(weights).calibration == expected
 
 
 @pytest.mark.parametrize("part", ["", "best"])
 def test_calibrate_leaves_a_run_alone_that_is_being_written(tmp_path, part):
     (tmp_path / "config.yaml").write_text(dump_config(load_config("scenes")))
     gmmseg.build("tiny_unet", num_classes=10, head="softmax").save_pretrained(tmp_path / "best")
-    before = (tmp_path / "best" / "config.json").read_bytes()
+    found = tmp_path / "best" / "calibration.json"
     with locked(tmp_path), pytest.raises(FolderInUse, match=f"{tmp_path}: process"):
         run.calibrate(tmp_path / part, Scenes("val", length=1))
-    assert (tmp_path / "best" / "config.json").read_bytes() == before
+    assert not found.exists()
     run.calibrate(tmp_path / part, Scenes("val", length=1))
-    assert (tmp_path / "best" / "config.json").read_bytes() != before
+    assert found.is_file()
 
 
 @pytest.mark.parametrize(
@@ -214,7 +226,7 @@ def test_scores_that_need_the_training_set_ask_for_it(runs, folder_data):
     small = open_dataset("folder", folder_data, "train")
     dataset = gmmseg_anomalies()
     found = run.evaluate(
-        model, "twin", [dataset], score_names=["sml", "mahalanobis", "knn", "max_logit"], training_set=small
+        model, "twin", [dataset], run.Judging(["sml", "mahalanobis", "knn", "max_logit"]), training_set=small
     )
     scores = found["sets"][f"{dataset.name}/{dataset.split}"]["scores"]
     assert set(scores) == {"sml", "mahalanobis", "knn", "max_logit"}
@@ -393,7 +405,7 @@ def test_the_view_of_validation_is_that_of_every_command(tmp_path, inference):
     assert model.inference == config.inference
     sample = dataset[0]
     predicted = Predictor(model).predict(sample.image)
-    shown = image_maps(Predictor(model), sample)
+    shown = Predictor(model).maps(sample)
     assert torch.equal(predicted.posterior, shown.posterior[0])
     assert torch.equal(predicted.anomaly, shown.anomaly[0])
     told = Predictor(model, short_side=0, window=0)
@@ -421,15 +433,16 @@ def test_evaluate_calibrate_and_fit_look_as_validation_did(tmp_path):
     assert entry["settings"]["inference"] == {"short_side": 48, "window": None, "stride": None}
     metrics = next(iter(entry["sets"].values()))["metrics"]
     assert metrics["ece"] == run.validate(model, dataset)["ece"]
-    whole = run.evaluate(model, "whole", [dataset], inference=InferenceSettings(short_side=0))
+    judging = run.Judging(inference=InferenceSettings(short_side=0))
+    whole = run.evaluate(model, "whole", [dataset], judging)
     assert next(iter(whole["sets"].values()))["metrics"]["ece"] != metrics["ece"]
     model.save_pretrained(tmp_path)
-    chosen = run.settle([tmp_path], dataset)[tmp_path]
-    assert chosen == choose(Predictor(model), samples(dataset))
-    assert chosen != choose(Predictor(model, short_side=0), samples(dataset))
+    found = run.calibrate_folders([tmp_path], dataset)[tmp_path]
+    assert found == calibrate(Predictor(model), dataset)
+    assert found != calibrate(Predictor(model, short_side=0), dataset)
     sizes = []
     model.features.register_forward_hook(lambda _, given, __: sizes.append(given[0].shape[-2:]))
-    list(_PointStream(model, dataset, None))
+    list(_Points(model, dataset))
     assert set(sizes) == {(48, 80)}
 
 
@@ -483,7 +496,7 @@ def test_a_file_gets_the_same_answer_in_evaluate_and_predict(tmp_path):
         Image.fromarray(np.zeros(size, np.uint8)).save(tmp_path / f"labels/val/{name.partition('.')[0]}.png")
     predictor = Predictor(gmmseg.build("tiny_unet", num_classes=3, head="softmax"), short_side=32)
     for pair, sample in zip((dataset := open_dataset("folder", tmp_path, "val")).pairs, dataset):
-        judged, predicted = image_maps(predictor, sample), predictor.predict(pair.image)
+        judged, predicted = predictor.maps(sample), predictor.predict(pair.image)
         assert torch.equal(judged.posterior[0], predicted.posterior), pair.image
         assert torch.equal(judged.anomaly[0], predicted.anomaly), pair.image
     assert len(dataset) == len(kinds)

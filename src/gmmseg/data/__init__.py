@@ -4,14 +4,14 @@ Transforms live in ``gmmseg.data.transforms``, which loads torchvision; everythi
 """
 
 from gmmseg.data.augmented import AugmentedDataset
-from gmmseg.data.catalog import DATASETS, SegmentationData, open_dataset
+from gmmseg.data.catalog import DATASETS, open_dataset
 from gmmseg.data.check import CheckReport, check_dataset
 from gmmseg.data.paired import Pair, PairedFiles
 from gmmseg.data.reading import DataError
 from gmmseg.data.samplers import ClassBalancedSampler, class_counts, class_shares
 from gmmseg.data.scenes import Scenes, ScenesAnomaly
 from gmmseg.data.spaces import load_label_space
-from gmmseg.samples import Batch, Sample, collate
+from gmmseg.samples import Batch, FingerprintedDataset, Sample, SegmentationDataset, collate
 
 __all__ = [
     "DATASETS",
@@ -20,12 +20,13 @@ __all__ = [
     "CheckReport",
     "ClassBalancedSampler",
     "DataError",
+    "FingerprintedDataset",
     "Pair",
     "PairedFiles",
     "Sample",
     "Scenes",
     "ScenesAnomaly",
-    "SegmentationData",
+    "SegmentationDataset",
     "check_dataset",
     "class_counts",
     "class_shares",

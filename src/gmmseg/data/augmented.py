@@ -4,11 +4,10 @@ from typing import Protocol
 
 import numpy as np
 import torch
-from torch import Generator
-from torch.utils.data import Dataset
+from torch import Generator, Tensor
 
-from gmmseg.data.catalog import SegmentationData
-from gmmseg.samples import Sample
+from gmmseg.data.wrapped import WrappedDataset
+from gmmseg.samples import FingerprintedDataset, Sample
 
 
 class Transform(Protocol):
@@ -17,7 +16,7 @@ class Transform(Protocol):
     def __call__(self, sample: Sample, generator: Generator | None = None) -> Sample: ...
 
 
-class AugmentedDataset(Dataset[Sample]):
+class AugmentedDataset(WrappedDataset):
     """``dataset`` seen through ``transform``, whose draws depend on (seed, epoch, index) and on nothing else.
 
     So the stream of samples is the same with any number of workers, and a resumed run sees what the
@@ -26,9 +25,9 @@ class AugmentedDataset(Dataset[Sample]):
     repetitions that way.
     """
 
-    def __init__(self, dataset: SegmentationData, transform: Transform, seed: int = 0) -> None:
-        self.dataset, self.transform, self.seed = dataset, transform, seed
-        self.name, self.label_space = dataset.name, dataset.label_space
+    def __init__(self, dataset: FingerprintedDataset, transform: Transform, seed: int = 0) -> None:
+        super().__init__(dataset)
+        self.transform, self.seed = transform, seed
         # Shared memory: workers that live through several epochs see the change.
         self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()
 
@@ -40,12 +39,13 @@ class AugmentedDataset(Dataset[Sample]):
         """To be called before each pass; workers already running follow."""
         self._epoch.fill_(epoch)
 
-    def __len__(self) -> int:
-        return len(self.dataset)
-
     def __getitem__(self, index: int) -> Sample:
         if index < 0:
             raise ValueError(f"negative index {index}: indices count looks at samples, from 0 up")
         key = np.random.SeedSequence((self.seed, self.epoch, index)).generate_state(1, np.uint64)[0]
         generator = Generator().manual_seed(int(key >> 1))
         return self.transform(self.dataset[index % len(self.dataset)], generator)
+
+    def labels(self, index: int) -> Tensor:
+        """Labels (h w) uint8 of one look, as the transform leaves them."""
+        return self[index].labels

@@ -1,26 +1,20 @@
 """A data set kept in memory once read."""
 
-from typing import Any
-
 from torch import Tensor
-from torch.utils.data import Dataset
 
-from gmmseg.samples import Sample
+from gmmseg.data.wrapped import WrappedDataset
+from gmmseg.samples import FingerprintedDataset, Sample
 
 
-class CachedDataset(Dataset[Sample]):
+class CachedDataset(WrappedDataset):
     """``dataset``, each sample read (or drawn) the first time it is asked for and kept from then on.
 
     Worth it for small sets and few workers: each worker process keeps its own.
     """
 
-    def __init__(self, dataset: Any) -> None:
-        self.dataset, self.name, self.split = dataset, dataset.name, dataset.split
-        self.label_space, self.root = dataset.label_space, getattr(dataset, "root", None)
+    def __init__(self, dataset: FingerprintedDataset) -> None:
+        super().__init__(dataset)
         self._samples: dict[int, Sample] = {}
-
-    def __len__(self) -> int:
-        return len(self.dataset)
 
     def __getitem__(self, index: int) -> Sample:
         if index not in self._samples:
@@ -28,5 +22,5 @@ class CachedDataset(Dataset[Sample]):
         return self._samples[index]
 
     def labels(self, index: int) -> Tensor:
-        """Labels (h w) uint8 of one sample."""
+        """Labels (h w) uint8 of one sample, which is then kept."""
         return self[index].labels

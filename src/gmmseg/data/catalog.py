@@ -10,8 +10,7 @@ from gmmseg.data.reading import DataError
 from gmmseg.data.scenes import ANOMALY_LENGTHS, LENGTHS, Scenes, ScenesAnomaly
 from gmmseg.data.spaces import load_label_space
 from gmmseg.labels import LabelSpace
-
-SegmentationData = PairedFiles | Scenes | ScenesAnomaly
+from gmmseg.samples import FingerprintedDataset
 
 
 @dataclass(frozen=True)
@@ -49,7 +48,7 @@ BUILT_IN = {"scenes": tuple(LENGTHS), "scenes_anomaly": tuple(ANOMALY_LENGTHS)}
 DATASETS = (*LAYOUTS, *BUILT_IN)
 
 
-def open_dataset(name: str, root: str | Path | None, split: str | None = None) -> SegmentationData:
+def open_dataset(name: str, root: str | Path | None, split: str | None = None) -> FingerprintedDataset:
     """The data set ``name`` found under ``root``; the built-in scenes need no root.
 
     ``split`` may be left out for anomaly sets, whose first split is then taken. Missing files are an error

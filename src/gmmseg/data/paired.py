@@ -92,3 +92,8 @@ class PairedFiles(Dataset[Sample]):
         """Labels (h w) uint8 of one sample, without reading its image."""
         pair = self.pairs[index]
         return torch.from_numpy(pair.encoding.encode(read_ids(pair.labels), str(pair.labels)))
+
+    def content(self) -> str:
+        """Path, size and time of change of every label file, one a line."""
+        files = ((pair.labels.resolve(), pair.labels.stat()) for pair in self.pairs)
+        return "".join(f"{path} {stat.st_size} {stat.st_mtime_ns}\n" for path, stat in files)

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from gmmseg import images
-from gmmseg.images import IMAGE_SUFFIXES, ImageError, open_image
+from gmmseg.images import IMAGE_SUFFIXES, ImageError, open_image, refuse_odd_file
 
 MAX_PIXELS = 178_956_970
 """Largest image or label map of a data set: where Pillow stops by itself."""
@@ -17,7 +17,7 @@ class DataError(ValueError):
 
 def read_image(path: Path) -> np.ndarray:
     """RGB image (h w 3) uint8, read as prediction reads it: upright, 16 bits and floats scaled to 8 bits."""
-    refuse_odd_file(path)
+    refuse_odd_file(path, DataError)
     try:
         return images.read_image(path, max_pixels=MAX_PIXELS)
     except (ImageError, OSError) as error:
@@ -27,7 +27,7 @@ def read_image(path: Path) -> np.ndarray:
 
 def read_ids(path: Path) -> np.ndarray:
     """Label ids (h w), integers as stored: palette images give their indices."""
-    refuse_odd_file(path)
+    refuse_odd_file(path, DataError)
     try:
         with open_image(path, max_pixels=MAX_PIXELS) as file:
             bands, ids = file.getbands(), np.array(file)
@@ -43,12 +43,6 @@ def read_ids(path: Path) -> np.ndarray:
             f"{path}: holds {ids.dtype}, numbers with a fraction; label files hold whole ids: use PNG"
         )
     return ids.astype(np.uint8) if ids.dtype == bool else ids
-
-
-def refuse_odd_file(path: Path) -> None:
-    """Only a regular file is read: a pipe or a device would be waited for without end."""
-    if not path.is_file():
-        raise DataError(f"{path}: cannot be read, there is no regular file here; replace or remove it")
 
 
 def list_images(folder: Path) -> list[Path]:

@@ -7,23 +7,18 @@ import hashlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from torch.utils.data import Sampler
 
 from gmmseg.atomic import write_bytes
-from gmmseg.data.catalog import SegmentationData
-from gmmseg.data.paired import PairedFiles
 from gmmseg.labels import IGNORE
-from gmmseg.samples import Progress
-
-"""Called with (done, total) after every label map."""
+from gmmseg.samples import FingerprintedDataset, Progress
 
 
 def class_counts(
-    dataset: SegmentationData, *, cache: Path | None = None, progress: Progress | None = None
+    dataset: FingerprintedDataset, *, cache: Path | None = None, progress: Progress | None = None
 ) -> np.ndarray:
     """Pixels of each class in each sample (samples c) int64; every label map is read once.
 
@@ -49,7 +44,7 @@ def class_counts(
 
 
 def class_shares(
-    dataset: SegmentationData, *, cache: Path | None = None, progress: Progress | None = None
+    dataset: FingerprintedDataset, *, cache: Path | None = None, progress: Progress | None = None
 ) -> np.ndarray:
     """Share of each class among the labelled pixels of the data set (c,) float64, summing to one."""
     counts = class_counts(dataset, cache=cache, progress=progress).sum(0)
@@ -58,19 +53,10 @@ def class_shares(
     return counts / counts.sum()
 
 
-def fingerprint(dataset: SegmentationData) -> str:
+def fingerprint(dataset: FingerprintedDataset) -> str:
     """Changes whenever a label file is added, removed or written again."""
-    digest = hashlib.sha256(f"{dataset.name} {dataset.split} {dataset.label_space}".encode())
-    source: Any = dataset
-    while hasattr(source, "dataset"):  # a view of another data set: hidden classes, kept samples
-        source = source.dataset
-    if isinstance(source, PairedFiles):
-        for pair in source.pairs:
-            stat = pair.labels.stat()
-            digest.update(f"{pair.labels.resolve()} {stat.st_size} {stat.st_mtime_ns}\n".encode())
-    else:
-        digest.update(f"{source.seed} {source.size} {len(source)}".encode())
-    return digest.hexdigest()
+    about = f"{dataset.name} {dataset.split} {dataset.label_space}{dataset.content()}"
+    return hashlib.sha256(about.encode()).hexdigest()
 
 
 def _read_cache(path: Path, wanted: str) -> np.ndarray | None:

@@ -1,14 +1,15 @@
 """Anomaly detection pooled over every pixel of a set, in constant memory."""
 
 import warnings
-from typing import Any, Self
+from collections.abc import Callable, Sequence
+from typing import Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from gmmseg.evaluation import intervals, ranking, score_counts, score_order
-from gmmseg.evaluation.pooled import EvaluationError, PooledMetric, checked_pair, where
+from gmmseg.evaluation.pooled import EvaluationError, PooledMetric, checked_pair, gather, where
 from gmmseg.evaluation.ranking import Ranking
 from gmmseg.labels import IGNORE
 
@@ -175,15 +176,17 @@ class AnomalyCurve(PooledMetric):
                 "such a set (are the masks' values 0 = normal, 1 = anomaly, 255 = ignore?)"
             )
 
-    def _sync_dist(self, *args: Any, **kwargs: Any) -> None:
+    def _sync_dist(
+        self, dist_sync_fn: Callable[..., list[Tensor]] = gather, process_group: object = None
+    ) -> None:
         # ranks gather tensors of one type and width, also from a rank that keeps nothing
         for name in ("kept_normal", "kept_anomalous"):
             setattr(self, name, [torch.from_numpy(_joined(getattr(self, name)))])
         if not self.summaries:
             self.summaries = [torch.zeros(0, 4, intervals.ATOMS, dtype=torch.float64)]
-        super()._sync_dist(*args, **kwargs)
+        super()._sync_dist(dist_sync_fn, process_group)
 
-    def _apply(self, fn: Any, exclude_state: Any = "") -> Self:
+    def _apply(self, fn: Callable[..., Tensor], exclude_state: Sequence[str] = "") -> Self:
         return self  # the counters stay on the CPU, where counting them is fastest
 
 

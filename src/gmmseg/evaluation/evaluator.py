@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -12,99 +12,62 @@ from gmmseg.evaluation.calibration import CalibrationError
 from gmmseg.evaluation.components import ComponentMetrics
 from gmmseg.evaluation.confusion import ConfusionMatrix
 from gmmseg.evaluation.detection import AnomalyCurve
-from gmmseg.evaluation.pooled import EvaluationError
 from gmmseg.evaluation.results import anomaly_entry, closed_set_entry
-from gmmseg.evaluation.scores import FittedScore, fit_together
+from gmmseg.evaluation.scores import FittedScore, Output, fit_together
 from gmmseg.inference import Maps, Predictor
-from gmmseg.inference.windows import anomaly_map
-from gmmseg.samples import Progress
+from gmmseg.json_tree import JSON
+from gmmseg.samples import Progress, Sample, SegmentationDataset, check_classes, walk
 
 PostProcess = Callable[[Tensor, Tensor], Tensor]
-
-
-class Sample(Protocol):
-    """image (3 h w) uint8, labels (h w) uint8, name."""
-
-    @property
-    def image(self) -> Tensor: ...
-    @property
-    def labels(self) -> Tensor: ...
-    @property
-    def name(self) -> str: ...
 
 
 class Score(Protocol):
     """An anomaly score: a name, and a call that gives (b h w), higher = stranger."""
 
-    name: str
-
-    def __call__(self, output: Any) -> Tensor: ...
-
-
-def image_maps(predictor: Predictor, sample: Sample, scores: Sequence[Score] = ()) -> Maps:
-    """One image through the network once: logits and ``scores`` (1 s h w) at label resolution."""
-    height, width = sample.labels.shape
-    return predictor.maps(sample.image.float()[None] / 255, (height, width), scores or (anomaly_map,))
-
-
-def image_scores(predictor: Predictor, sample: Sample, scores: Sequence[Score]) -> Tensor:
-    """The scores (s h w) of one image at label resolution, on the CPU."""
-    height, width = sample.labels.shape
-    return predictor.scores(sample.image.float()[None] / 255, (height, width), scores)[0].cpu()
-
-
-def check_classes(dataset: Any, num_classes: int) -> None:
-    """Refuse a set that is not labelled with as many classes as the model has."""
-    if dataset.label_space is None:
-        raise EvaluationError(
-            f"{dataset.name} marks what is unknown, not classes: give labelled images of the model's classes"
-        )
-    if len(dataset.label_space) != num_classes:
-        raise EvaluationError(
-            f"{dataset.name} has {len(dataset.label_space)} classes, the model {num_classes}: "
-            "a model can only be judged on the classes it was trained for"
-        )
+    @property
+    def name(self) -> str: ...
+    def __call__(self, output: Output) -> Tensor: ...
 
 
 @torch.no_grad()
 def evaluate_closed_set(
     predictor: Predictor,
-    dataset: Any,
+    dataset: SegmentationDataset,
     *,
     progress: Progress | None = None,
     classwise: bool = True,
-) -> dict[str, Any]:
+) -> JSON:
     """mIoU, accuracies and calibration of a labelled set; an entry for `build_results`.
 
     With a temperature chosen after training, the calibration error without it is reported too.
     """
     num_classes = predictor.segmenter.num_classes
-    check_classes(dataset, num_classes)
+    classes = check_classes(dataset, num_classes)
     confusion = ConfusionMatrix(num_classes).to(predictor.device)
     calibration = CalibrationError(num_classes=num_classes if classwise else None).to(predictor.device)
     temperature = predictor.segmenter.temperature
     as_trained = CalibrationError().to(predictor.device) if temperature != 1 else None
-    for sample in shard(dataset, progress):
-        maps = image_maps(predictor, sample)
+    for sample in walk(dataset, progress):
+        maps = predictor.maps(sample)
         labels = sample.labels[None].long().to(maps.logits.device)
         confusion.update(maps.logits.argmax(1), labels, source=sample.name)
         calibration.update(maps.posterior, labels, source=sample.name)
         if as_trained is not None:
             as_trained.update((temperature * maps.logits).softmax(1), labels, source=sample.name)
-    return closed_set_entry(confusion, calibration, tuple(dataset.label_space.names), as_trained)
+    return closed_set_entry(confusion, calibration, classes.names, as_trained)
 
 
 @torch.no_grad()
 def evaluate_anomaly(
     predictor: Predictor,
-    dataset: Any,
+    dataset: SegmentationDataset,
     scores: Sequence[Score],
     *,
     steps: Sequence[PostProcess] = (),
     components: str | None = None,
     intervals: bool = True,
     progress: Progress | None = None,
-) -> dict[str, Any]:
+) -> JSON:
     """AUROC, AP and FPR95 of each score on an anomaly set; an entry for `build_results`.
 
     ``steps`` are post-processings applied one after the other; each score is then reported with and without
@@ -114,11 +77,11 @@ def evaluate_anomaly(
     names += [f"{name}+{'+'.join(type(step).__name__ for step in steps)}" for name in names if steps]
     found = {name: AnomalyCurve(per_image=intervals) for name in names}
     with _Counting(found) as counting:
-        for sample in shard(dataset, progress):
+        for sample in walk(dataset, progress):
             maps = (
-                _with_and_without(image_maps(predictor, sample, scores), steps)
+                _with_and_without(predictor.maps(sample, scores), steps)
                 if steps
-                else image_scores(predictor, sample, scores)
+                else predictor.scores(sample, scores)[0].cpu()
             )
             counting.start(dict(zip(names, maps)), sample)
     parts = _components(predictor, dataset, scores, found, components, progress) if components else {}
@@ -169,7 +132,7 @@ class _Counting:
 
 def _components(
     predictor: Predictor,
-    dataset: Any,
+    dataset: SegmentationDataset,
     scores: Sequence[Score],
     found: dict[str, AnomalyCurve],
     preset: str,
@@ -181,26 +144,16 @@ def _components(
         for score in scores
     }
     with _Counting(parts) as counting:
-        for sample in shard(dataset, progress):
-            counting.start(dict(zip(parts, image_scores(predictor, sample, scores))), sample)
+        for sample in walk(dataset, progress):
+            maps = predictor.scores(sample, scores)[0].cpu()
+            counting.start(dict(zip(parts, maps)), sample)
     return parts
 
 
-def shard(dataset: Any, progress: Progress | None) -> Iterator[Sample]:
-    """This process's share of the samples; the metrics merge what the processes found."""
-    if len(dataset) == 0:
-        raise EvaluationError(f"{dataset.name}: there is nothing to evaluate on")
-    for index in distributed.shard(len(dataset)):
-        sample = dataset[index]
-        yield sample
-        if progress:
-            progress(index + 1, len(dataset), sample.name)
-
-
 def fit_scores(
-    scores: Sequence[Any],
+    scores: Sequence[Score],
     predictor: Predictor,
-    dataset: Any,
+    dataset: SegmentationDataset,
     *,
     progress: Progress | None = None,
 ) -> None:
@@ -214,10 +167,9 @@ _WINDOWS = 1 << 10  # more than any training image has: numbers that no other wi
 
 
 def _outputs(
-    predictor: Predictor, dataset: Any, progress: Progress | None
-) -> Iterator[tuple[int, Any, Tensor]]:
+    predictor: Predictor, dataset: SegmentationDataset, progress: Progress | None
+) -> Iterator[tuple[int, Output, Tensor]]:
     """A number of its own, the output and the labels of every window of this process's images."""
-    for sample, index in zip(shard(dataset, progress), distributed.shard(len(dataset))):
-        seen = predictor.outputs(sample.image.float()[None] / 255, sample.labels[None].long())
-        for window, (output, labels) in enumerate(seen):
+    for sample, index in zip(walk(dataset, progress), distributed.shard(len(dataset))):
+        for window, (output, labels) in enumerate(predictor.outputs(sample)):
             yield index * _WINDOWS + window, output, labels

@@ -1,6 +1,6 @@
 """What all metrics here share: sums over every pixel of a set, merged exactly, and checked inputs."""
 
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import torch
@@ -23,7 +23,7 @@ class PooledMetric(Metric):
     is_differentiable = False
 
     def __init__(self) -> None:
-        super().__init__(dist_sync_fn=_gather)
+        super().__init__(dist_sync_fn=gather)
 
     def merge(self, other: Self) -> None:
         """Take in everything ``other`` has seen, as if this metric had seen it too."""
@@ -32,7 +32,7 @@ class PooledMetric(Metric):
         self._computed = None
 
 
-def _gather(state: Tensor, group: Any = None) -> list[Tensor]:
+def gather(state: Tensor, group: object = None) -> list[Tensor]:
     """``state`` of every rank, on the state's own device, whatever device the process group talks on."""
     gathered = gather_all_tensors(state.to(collective_device()), group)
     return [part.to(state.device) for part in gathered]

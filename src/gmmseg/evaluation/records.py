@@ -8,12 +8,11 @@ same name gets a key of its own, which names the difference.
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from gmmseg.evaluation.pooled import EvaluationError
 from gmmseg.evaluation.results import load_results, write_results
+from gmmseg.json_tree import JSON
 
-Entry = dict[str, Any]
 _COUNTS = ("task", "images", "pixels", "ignored_pixels")
 _CIRCUMSTANCES = ("seeds", "settings", "versions")
 
@@ -35,7 +34,7 @@ def refuse_other_model(path: Path, name: str, weights: str | None) -> None:
         )
 
 
-def record_results(results: Mapping[str, Any], path: Path) -> dict[str, Any]:
+def record_results(results: JSON, path: Path) -> JSON:
     """Write ``results`` to ``path``, together with what the file holds already; returns what was written."""
     refuse_other_model(path, results["name"], results.get("weights"))
     merged = merge_results(load_results(path), results) if path.is_file() else dict(results)
@@ -43,7 +42,7 @@ def record_results(results: Mapping[str, Any], path: Path) -> dict[str, Any]:
     return merged
 
 
-def merge_results(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+def merge_results(old: JSON, new: JSON) -> JSON:
     """``new`` and the entries of ``old``, which keep the seeds, settings and versions they were made with."""
     sets = {key: _with_circumstances(entry, old, new) for key, entry in old["sets"].items()}
     for key, entry in new["sets"].items():
@@ -52,12 +51,12 @@ def merge_results(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, A
     return {**new, "sets": sets}
 
 
-def _with_circumstances(entry: Mapping[str, Any], old: Mapping[str, Any], new: Mapping[str, Any]) -> Entry:
+def _with_circumstances(entry: JSON, old: JSON, new: JSON) -> JSON:
     differing = {part: old[part] for part in _CIRCUMSTANCES if part in old and old[part] != new.get(part)}
     return {**differing, **entry}
 
 
-def _place(sets: Mapping[str, Entry], key: str, entry: Mapping[str, Any]) -> str:
+def _place(sets: Mapping[str, JSON], key: str, entry: JSON) -> str:
     """Where in ``sets`` the entry belongs: at its own earlier answer, or at a key nobody has."""
     name = set_name(key)
     namesakes = [place for place in sets if set_name(place) == name]
@@ -75,13 +74,13 @@ def set_name(key: str) -> str:
     return key.partition(" (")[0]
 
 
-def _same_question(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
+def _same_question(old: JSON, new: JSON) -> bool:
     """Whether both judge the same pixels in the same way; old files do not say how, only how many."""
     counts = all(old.get(name) == new.get(name) for name in _COUNTS)
     return counts and old.get("asked", new.get("asked")) == new.get("asked")
 
 
-def _renewed(old: Entry, new: Mapping[str, Any]) -> Entry:
+def _renewed(old: JSON, new: JSON) -> JSON:
     """The new answer, with the scores, components and intervals that only the old one has."""
     if "scores" not in new:
         return dict(new)
@@ -96,7 +95,7 @@ def _renewed(old: Entry, new: Mapping[str, Any]) -> Entry:
     return {**new, "scores": scores}
 
 
-def _other_components(before: Mapping[str, Any], after: Mapping[str, Any]) -> Entry:
+def _other_components(before: JSON, after: JSON) -> JSON:
     """Component figures of another preset than the new ones, under a key that names it."""
     old, new = (each.get("components", {}).get("preset") for each in (before, after))
     return {} if None in (old, new) or old == new else {f"components ({old})": before["components"]}

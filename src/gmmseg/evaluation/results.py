@@ -6,7 +6,6 @@ import platform
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from torch import Tensor
@@ -18,6 +17,7 @@ from gmmseg.evaluation.confusion import ConfusionMatrix
 from gmmseg.evaluation.detection import AnomalyCurve
 from gmmseg.evaluation.pooled import EvaluationError
 from gmmseg.evaluation.results_fault import results_fault
+from gmmseg.json_tree import JSON, Value
 
 FORMAT = 1
 _CURVE_POINTS = 200  # enough to draw a smooth line
@@ -45,7 +45,7 @@ def closed_set_entry(
     calibration: CalibrationError | None = None,
     names: tuple[str, ...] = (),
     as_trained: CalibrationError | None = None,
-) -> dict[str, Any]:
+) -> JSON:
     """One closed set's part of the results, from metrics that have seen all of it.
 
     ``as_trained``: calibration before a temperature was chosen.
@@ -58,7 +58,7 @@ def closed_set_entry(
             "pixels": int(confusion.counts.sum()),
             "ignored_pixels": int(confusion.ignored),
         }
-    entry: dict[str, Any] = {
+    entry: JSON = {
         "task": "closed_set",
         "metrics": {key: figures[key] for key in ("miou", "pixel_accuracy", "mean_accuracy")},
         "classes": {
@@ -83,7 +83,7 @@ def _each(values: list[float] | float) -> list[float]:
 
 def anomaly_entry(
     curves: Mapping[str, AnomalyCurve], components: Mapping[str, ComponentMetrics] | None = None
-) -> dict[str, Any]:
+) -> JSON:
     """One anomaly set's part of the results: one or more named scores, all over the same pixels."""
     counts = [curve.counts() for curve in curves.values()]
     if any(count != counts[0] for count in counts):
@@ -99,8 +99,8 @@ def anomaly_entry(
     }
 
 
-def _score_entry(curve: AnomalyCurve, components: ComponentMetrics | None) -> dict[str, Any]:
-    entry: dict[str, Any] = {key: plain(value) for key, value in curve.compute().items()}
+def _score_entry(curve: AnomalyCurve, components: ComponentMetrics | None) -> JSON:
+    entry: JSON = {key: plain(value) for key, value in curve.compute().items()}
     entry["curve"] = {key: plain(value) for key, value in curve.curve(_CURVE_POINTS).items()}
     if components is not None:
         entry["components"] = {key: plain(value) for key, value in components.compute().items()}
@@ -111,12 +111,12 @@ def _score_entry(curve: AnomalyCurve, components: ComponentMetrics | None) -> di
 
 def build_results(
     name: str,
-    sets: Mapping[str, Mapping[str, Any]],
+    sets: Mapping[str, JSON],
     *,
     seeds: Mapping[str, int] | None = None,
-    settings: Mapping[str, Any] | None = None,
+    settings: JSON | None = None,
     weights: str | None = None,
-) -> dict[str, Any]:
+) -> JSON:
     """Results of the run or model ``name``: entries by set, with versions, seeds and settings.
 
     ``weights`` tells the model's weights from others (`gmmseg.models.saving.digest`).
@@ -143,20 +143,20 @@ def versions() -> dict[str, str]:
     return found
 
 
-def plain(value: Any) -> Any:
+def plain(value: Value) -> Value:
     """Tensors, arrays and NumPy numbers as what JSON knows."""
     if isinstance(value, Tensor | np.ndarray | np.generic):
         return value.tolist()
     return value
 
 
-def write_results(results: Mapping[str, Any], path: str | Path) -> None:
+def write_results(results: JSON, path: str | Path) -> None:
     """Write ``results`` as JSON, whole or not at all; NaN and infinities become "nan", "inf", "-inf"."""
     text = json.dumps(_encoded(results), indent=2, allow_nan=False) + "\n"
     write_bytes(Path(path), text.encode())
 
 
-def load_results(path: str | Path) -> dict[str, Any]:
+def load_results(path: str | Path) -> JSON:
     """Results as they were written; a folder stands for the results.json in it."""
     path = Path(path)
     path = path / "results.json" if path.is_dir() else path
@@ -179,7 +179,7 @@ def load_results(path: str | Path) -> dict[str, Any]:
 _NON_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
-def _encoded(value: Any) -> Any:
+def _encoded(value: Value) -> Value:
     value = plain(value)
     if isinstance(value, float) and not math.isfinite(value):
         return "nan" if math.isnan(value) else ("inf" if value > 0 else "-inf")
@@ -188,7 +188,7 @@ def _encoded(value: Any) -> Any:
     return [_encoded(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-def _decoded(value: Any) -> Any:
+def _decoded(value: Value) -> Value:
     if isinstance(value, dict):
         return {key: item if key == "name" else _decoded(item) for key, item in value.items()}
     if isinstance(value, list):

@@ -1,8 +1,9 @@
 """What is wrong with results that somebody else may have written: every part that tables and reports read."""
 
 import math
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
+
+from gmmseg.json_tree import JSON
 
 METRICS = {"closed_set": ("miou", "pixel_accuracy", "ece"), "anomaly": ("auroc", "ap", "fpr95")}
 """Numbers that a set of each task must hold."""
@@ -13,12 +14,12 @@ TOLD = ("fitted_on", "preset", "seeds", "settings", "versions")
 """How a figure was made, beside the figures; nobody computes with it."""
 
 
-def results_fault(results: Mapping[str, Any]) -> str | None:
+def results_fault(results: JSON) -> str | None:
     """The first thing missing or of the wrong kind in decoded results; None when all is there."""
     return next(_faults(results), None)
 
 
-def _faults(results: Mapping[str, Any]) -> Iterator[str]:
+def _faults(results: JSON) -> Iterator[str]:
     if not isinstance(results.get("name"), str):
         yield "it has no name"
     if not isinstance(results.get("sets"), dict):
@@ -36,13 +37,13 @@ def _faults(results: Mapping[str, Any]) -> Iterator[str]:
             yield f"sets.{name} has no task closed_set or anomaly"
 
 
-def _closed_set_faults(where: str, entry: Mapping[str, Any]) -> Iterator[str]:
+def _closed_set_faults(where: str, entry: JSON) -> Iterator[str]:
     yield from _number_faults(f"{where}.metrics", entry.get("metrics"), METRICS["closed_set"])
     if "reliability" in entry:
         yield from _column_faults(f"{where}.reliability", entry["reliability"], RELIABILITY)
 
 
-def _anomaly_faults(where: str, entry: Mapping[str, Any]) -> Iterator[str]:
+def _anomaly_faults(where: str, entry: JSON) -> Iterator[str]:
     scores = entry.get("scores")
     if not isinstance(scores, dict) or not scores:
         yield f"{where}.scores is no mapping of scores"
@@ -54,7 +55,7 @@ def _anomaly_faults(where: str, entry: Mapping[str, Any]) -> Iterator[str]:
             yield from _part_faults(place, score)
 
 
-def _part_faults(where: str, score: Mapping[str, Any]) -> Iterator[str]:
+def _part_faults(where: str, score: JSON) -> Iterator[str]:
     if "curve" in score:
         yield from _column_faults(f"{where}.curve", score["curve"], CURVE)
     if "components" in score:
@@ -65,7 +66,7 @@ def _part_faults(where: str, score: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _number_faults(
-    where: str, numbers: Any, needed: tuple[str, ...], parts: tuple[str, ...] = ()
+    where: str, numbers: object, needed: tuple[str, ...], parts: tuple[str, ...] = ()
 ) -> Iterator[str]:
     """All entries but ``parts`` are numbers, and those ``needed`` are there."""
     if not isinstance(numbers, dict):
@@ -78,7 +79,7 @@ def _number_faults(
             yield f"{where}.{name} is no number"
 
 
-def _column_faults(where: str, table: Any, needed: tuple[str, ...]) -> Iterator[str]:
+def _column_faults(where: str, table: object, needed: tuple[str, ...]) -> Iterator[str]:
     """Lists of numbers, all of one length and not empty."""
     if not isinstance(table, dict):
         yield f"{where} is no table"
@@ -92,11 +93,11 @@ def _column_faults(where: str, table: Any, needed: tuple[str, ...]) -> Iterator[
         yield f"{where} has columns of different lengths"
 
 
-def _is_pair(value: Any) -> bool:
+def _is_pair(value: object) -> bool:
     return isinstance(value, list) and len(value) == 2 and all(map(is_number, value))
 
 
-def is_number(value: Any) -> bool:
+def is_number(value: object) -> bool:
     """Whether ``value`` is a number that floating point can hold; NaN and infinities are."""
     if isinstance(value, int) and not isinstance(value, bool):
         return abs(value) < 2**1000

@@ -3,7 +3,6 @@
 import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -11,7 +10,8 @@ from gmmseg.evaluation.components import ComponentMetrics
 from gmmseg.evaluation.detection import AnomalyCurve
 from gmmseg.evaluation.pooled import EvaluationError
 from gmmseg.evaluation.results import anomaly_entry, build_results
-from gmmseg.images import open_image
+from gmmseg.images import open_image, refuse_odd_file
+from gmmseg.json_tree import JSON
 from gmmseg.labels import IGNORE
 from gmmseg.samples import Progress
 
@@ -30,7 +30,7 @@ def read_scores(path: Path) -> np.ndarray:
     if read is None:
         known = ", ".join(SCORE_SUFFIXES)
         raise EvaluationError(f"{path}: unknown kind of score file; there are {known}")
-    _refuse_odd_file(path)
+    refuse_odd_file(path, EvaluationError)
     try:
         scores = np.squeeze(read(path))
     except EvaluationError:
@@ -42,12 +42,6 @@ def read_scores(path: Path) -> np.ndarray:
     if not (np.issubdtype(scores.dtype, np.floating) or np.issubdtype(scores.dtype, np.integer)):
         raise EvaluationError(f"{path}: scores are numbers, this map holds {scores.dtype}")
     return scores
-
-
-def _refuse_odd_file(path: Path) -> None:
-    """Only a regular file is read: a pipe or a device would be waited for without end."""
-    if not path.is_file():
-        raise EvaluationError(f"{path}: there is no regular file here; replace or remove it")
 
 
 def _read_npy(path: Path) -> np.ndarray:
@@ -113,7 +107,7 @@ _READERS: dict[str, Callable[[Path], np.ndarray]] = {
 
 def read_mask(path: Path, values: Mapping[int, int] = MASK_VALUES) -> np.ndarray:
     """The mask (h w) uint8 of 0, 1 and IGNORE; ``values`` says what the file's own values stand for."""
-    _refuse_odd_file(path)
+    refuse_odd_file(path, EvaluationError)
     try:
         with open_image(path) as image:
             raw = np.asarray(image)
@@ -188,7 +182,7 @@ def evaluate_score_files(
     intervals: bool = False,
     exact: bool = False,
     progress: Progress | None = None,
-) -> dict[str, Any]:
+) -> JSON:
     """The results (see ``build_results``) of saved score maps against masks, one set called ``name``.
 
     ``components`` ("anomaly" or "obstacle") adds the component metrics, which need a second pass;

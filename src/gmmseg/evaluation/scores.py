@@ -346,7 +346,7 @@ class Typicality:
     """How much less likely a point is than is typical of what it is taken for.
 
     ``sum_c p(c given x) [typical_c - log p(x given c)]``, with ``typical`` (c) the mean evidence of each
-    class's own pixels (`gmmseg.inference.choose`). Classes differ in how alike their pixels are: what is
+    class's own pixels (`gmmseg.inference.calibrate`). Classes differ in how alike their pixels are: what is
     likely for a car would be strange on a road. Holds where images are like those it was measured on.
     """
 

@@ -1,7 +1,7 @@
 """From a segmenter and images to predictions, thresholds and pictures."""
 
 from gmmseg.images import ImageError, load_image
-from gmmseg.inference.choices import Choices, choose
+from gmmseg.inference.calibrating import calibrate
 from gmmseg.inference.predict_files import PredictSummary, predict_files
 from gmmseg.inference.prediction import Prediction
 from gmmseg.inference.predictor import Predictor
@@ -9,14 +9,13 @@ from gmmseg.inference.thresholds import ScoreHistogram
 from gmmseg.inference.windows import Maps, sliding, whole
 
 __all__ = [
-    "Choices",
     "ImageError",
     "Maps",
     "PredictSummary",
     "Prediction",
     "Predictor",
     "ScoreHistogram",
-    "choose",
+    "calibrate",
     "load_image",
     "predict_files",
     "sliding",

@@ -28,8 +28,6 @@ from gmmseg.inference.predictor import Predictor
 from gmmseg.inference.video import frame_count, frames
 from gmmseg.samples import Progress
 
-"""Told after each image: how many are through, how many there are (None: unknown), the name of the last."""
-
 
 @dataclass(frozen=True)
 class PredictSummary:
@@ -111,7 +109,8 @@ def _outputs(predictor: Predictor, pixels: Tensor, name: str, *, raw: bool) -> I
     """Relative path and content of each file that one image becomes."""
     arrays = _predict(predictor, pixels, posterior=raw)
     labels, anomaly = arrays["labels"], arrays["anomaly"]
-    colours, threshold = _colours(predictor), predictor.segmenter.threshold
+    calibration = predictor.segmenter.calibration
+    colours, threshold = _colours(predictor), None if calibration is None else calibration.threshold
     unknown = None if threshold is None else anomaly > threshold
     photograph = (pixels.movedim(0, -1) * 255).round().to(torch.uint8).numpy()
     yield f"labels/{name}.png", _encoded(label_picture(labels, colours), "png")

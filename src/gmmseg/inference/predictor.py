@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from gmmseg.images import MAX_PIXELS, ImageSource, load_image
+from gmmseg.images import MAX_PIXELS, ImageSource, load_image, to_unit_range
 from gmmseg.inference.prediction import Prediction
 from gmmseg.inference.windows import (
     NOT_FINITE,
@@ -30,6 +30,7 @@ from gmmseg.inference.windows import (
 from gmmseg.labels import IGNORE
 from gmmseg.models import Segmenter, SegmenterOutput
 from gmmseg.models.pairing import shrink_labels
+from gmmseg.samples import Sample, collate
 
 DEFAULT_WINDOW = 1024
 UNFITTED = (
@@ -75,7 +76,7 @@ class Predictor:
     def network(self) -> Segmenter:
         """The segmenter in evaluation mode: itself, or a copy that shares its weights."""
         self._network = in_evaluation_mode(self._network)
-        self._network.temperature = self.segmenter.temperature  # may have been chosen since
+        self._network.calibration = self.segmenter.calibration  # may have been found since
         return self._network
 
     @property
@@ -108,23 +109,19 @@ class Predictor:
             yield _prediction(maps)
 
     @torch.no_grad()
-    def maps(
-        self,
-        images: Tensor,
-        size: tuple[int, int] | None = None,
-        readings: Sequence[Reading] = (anomaly_map,),
-    ) -> Maps:
-        """Logits and scores of images (b 3 h w) in [0, 1] at ``size`` (their own unless given)."""
-        own = (images.shape[-2], images.shape[-1])
-        return joined(self._strips(images.to(self.device), size or own, readings))
+    def maps(self, sample: Sample, readings: Sequence[Reading] = (anomaly_map,)) -> Maps:
+        """Logits (1 c h w) and one score (1 s h w) per reading of a sample, at the size of its labels."""
+        images = self._images(sample)
+        return joined(self._strips(images, (images.shape[-2], images.shape[-1]), readings))
 
-    def outputs(self, images: Tensor, labels: Tensor) -> Iterator[tuple[SegmenterOutput, Tensor]]:
-        """What the network says of images (b 3 h w), and labels (b h w) where it says it: for statistics.
+    def outputs(self, sample: Sample) -> Iterator[tuple[SegmenterOutput, Tensor]]:
+        """The network's outputs for a sample, and labels (1 h w) at the size it saw: for statistics.
 
-        One pair for the whole image or for each window, as the predictor looks at them.
+        One pair for the whole image or for each window, as the predictor looks at it.
         """
-        seen = at_short_side(images.to(self.device), self.inference.short_side)
-        known = shrink_labels(labels.to(self.device), seen.shape[-2:])
+        batch = collate([sample]).to(self.device)
+        seen = at_short_side(batch.images, self.inference.short_side)
+        known = shrink_labels(batch.labels, seen.shape[-2:])
         tops, lefts = ([0], [0]) if self._at_once(seen) else self._window_starts(seen)
         side = max(seen.shape[-2:]) if self._at_once(seen) else self.window
         for top, left in itertools.product(tops, lefts):
@@ -149,12 +146,17 @@ class Predictor:
         return window_starts((images.shape[-2], images.shape[-1]), self.window, self.stride)
 
     @torch.no_grad()
-    def scores(self, images: Tensor, size: tuple[int, int], readings: Sequence[Reading]) -> Tensor:
-        """The scores (b s h w) of `maps`, without the cost of full-size logits where that is possible."""
-        seen = at_short_side(images.to(self.device), self.inference.short_side)
+    def scores(self, sample: Sample, readings: Sequence[Reading]) -> Tensor:
+        """The scores (1 s h w) of `maps`, without the cost of full-size logits where that is possible."""
+        images = self._images(sample)
+        seen = at_short_side(images, self.inference.short_side)
         if self._at_once(seen):
-            return upsample(whole_scores(self.network, seen, readings), size)
-        return self.maps(images, size, readings).scores
+            return upsample(whole_scores(self.network, seen, readings), images.shape[-2:])
+        return self.maps(sample, readings).scores
+
+    def _images(self, sample: Sample) -> Tensor:
+        """The one image (1 3 h w) in [0, 1], where the network is."""
+        return to_unit_range(sample.image.to(self.device))[None]
 
     def _at_once(self, images: Tensor) -> bool:
         return max(images.shape[-2:]) <= self.whole_up_to

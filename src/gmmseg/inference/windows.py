@@ -141,7 +141,7 @@ def joined(strips: Iterable[Maps]) -> Maps:
     every = list(strips)
     if len(every) == 1:
         return every[0]
-    logits, scores = ([getattr(strip, name) for strip in every] for name in ("logits", "scores"))
+    logits, scores = [strip.logits for strip in every], [strip.scores for strip in every]
     return Maps(torch.cat(logits, dim=2), torch.cat(scores, dim=2))
 
 

@@ -1,5 +1,6 @@
 """Networks: image -> features -> evidence. Any segmentation network becomes generative here."""
 
+from gmmseg.models.calibration_file import Calibration
 from gmmseg.models.convert import ConversionError, convert
 from gmmseg.models.heads import HEAD_PRESETS, GMMHead, HeadSettings, SoftmaxHead, head_settings, make_head
 from gmmseg.models.inference_settings import InferenceSettings
@@ -13,6 +14,7 @@ from gmmseg.models.zoo import ZOO, build
 __all__ = [
     "HEAD_PRESETS",
     "ZOO",
+    "Calibration",
     "ConversionError",
     "GMMHead",
     "HeadSettings",

@@ -5,13 +5,19 @@ from typing import Any
 
 from torch import nn
 
+from gmmseg.models.calibration_file import (
+    CALIBRATION_FILE,
+    Calibration,
+    calibration_of_format_1,
+    read_calibration,
+)
 from gmmseg.models.convert import convert
 from gmmseg.models.heads import HeadSettings, present_words
 from gmmseg.models.hub import PREFIX, download, offline
 from gmmseg.models.huggingface import rebuild_transformers
 from gmmseg.models.inference_settings import InferenceSettings
 from gmmseg.models.reference_import import build_reference
-from gmmseg.models.saving import CONFIG_FILE, WEIGHTS_FILE, read_config, read_state
+from gmmseg.models.saving import CONFIG_FILE, WEIGHTS_FILE, digest, read_config, read_state
 from gmmseg.models.segmenter import Segmenter
 from gmmseg.models.smp import rebuild_smp
 from gmmseg.models.torchvision_models import rebuild_torchvision
@@ -21,13 +27,16 @@ from gmmseg.models.zoo import build
 REBUILDERS = {"transformers": rebuild_transformers, "smp": rebuild_smp, "torchvision": rebuild_torchvision}
 
 
-def from_pretrained(folder: str | Path, *, architecture: nn.Module | None = None) -> Segmenter:
+def from_pretrained(
+    folder: str | Path, *, architecture: nn.Module | None = None, calibrated: bool = True
+) -> Segmenter:
     """The segmenter in ``folder``, or in the repository ``hf:owner/name`` of the hub, in evaluation mode.
 
     A folder is loaded without asking anything of the network.
 
     ``architecture`` is needed for a network that gmmseg cannot build by itself: either a module like the
     one given to `convert`, or a Segmenter of the same structure; its weights are overwritten.
+    ``calibrated``: with the calibration beside the weights, if there is one; False leaves it unread.
     """
     place = _local(folder)
     config = read_config(place)
@@ -40,12 +49,16 @@ def from_pretrained(folder: str | Path, *, architecture: nn.Module | None = None
     read_state(segmenter, place)
     segmenter.label_names = tuple(config["label_names"]) if config["label_names"] else None
     segmenter.colours = tuple(map(tuple, config["colours"])) if config["colours"] else None
-    segmenter.threshold = config["threshold"]
-    # These three are missing in weights written before there were any.
-    segmenter.temperature = config.get("temperature", 1.0)
-    segmenter.typical = tuple(config["typical"]) if config.get("typical") else None
+    segmenter.calibration = _calibration(segmenter, config, place) if calibrated else None
     segmenter.inference = _inference(config.get("inference", {}), place)
     return segmenter.eval()
+
+
+def _calibration(segmenter: Segmenter, config: dict[str, Any], place: Path) -> Calibration | None:
+    """What was found after training, in its own file or, in weights of format 1, in config.json."""
+    weights = digest(segmenter)
+    found = read_calibration(place, weights, segmenter.num_classes)
+    return found or calibration_of_format_1(config, weights)
 
 
 def _inference(entry: Any, place: Path) -> InferenceSettings:
@@ -58,7 +71,7 @@ def _inference(entry: Any, place: Path) -> InferenceSettings:
 
 def _local(folder: str | Path) -> Path:
     if str(folder).startswith(PREFIX):
-        return download(str(folder).removeprefix(PREFIX), [CONFIG_FILE, WEIGHTS_FILE])
+        return download(str(folder).removeprefix(PREFIX), [CONFIG_FILE, WEIGHTS_FILE, CALIBRATION_FILE])
     if not Path(folder).is_dir():
         raise FileNotFoundError(f"{folder}: no such folder; a name on the hub is written {PREFIX}owner/name")
     return Path(folder)

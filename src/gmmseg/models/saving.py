@@ -1,8 +1,12 @@
-"""The files of a segmenter: config.json and model.safetensors, in the Hugging Face manner."""
+"""The files of a segmenter: config.json and model.safetensors, in the Hugging Face manner.
+
+What was found after training is kept beside them, see `calibration_file`.
+"""
 
 import hashlib
 import json
 import tempfile
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -17,6 +21,7 @@ import gmmseg
 from gmmseg.atomic import write_bytes
 from gmmseg.bounds import Ge, Le, Positive, broken_rule, shown
 from gmmseg.labels import IGNORE
+from gmmseg.models.calibration_file import remove_calibration, write_calibration
 from gmmseg.models.weights import WeightsError, read_weights
 
 if TYPE_CHECKING:
@@ -28,26 +33,46 @@ _KINDS: dict[str, Any] = {
     "recipe": dict | None,
     "label_names": tuple[str, ...] | None,
     "colours": tuple[tuple[Byte, Byte, Byte], ...] | None,
+    # Files of format 1 held what was found after training.
     "threshold": float | None,
     "temperature": Positive,
     "typical": tuple[float, ...] | None,
 }
 CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
-FORMAT = 1
+FORMAT = 2
+READABLE_FORMATS = (1, FORMAT)
 CHECKSUM = "sha256"
 
 
 def write_checkpoint(segmenter: "Segmenter", folder: Path) -> None:
-    """Write both files to ``folder``; each appears whole or not at all."""
+    """Write both files, and the calibration if there is one, to ``folder``; each whole or not at all."""
     for what, values in (("label_names", segmenter.label_names), ("colours", segmenter.colours)):
         if values is not None and len(values) != segmenter.num_classes:
             raise ValueError(f"{what} has {len(values)} entries for {segmenter.num_classes} classes")
+    # Removed first, written last: at no time does one lie beside weights it does not belong to.
+    remove_calibration(folder)
     state = {
         name: value.detach().cpu().contiguous().clone() for name, value in segmenter.state_dict().items()
     }
     # The checksum is the only entry: several come in a random order, and equal weights in unequal files.
     write_bytes(folder / WEIGHTS_FILE, save(state, metadata={CHECKSUM: checksum(state)}))
     write_bytes(folder / CONFIG_FILE, (json.dumps(describe(segmenter), indent=2) + "\n").encode())
+    _write_own_calibration(segmenter, folder)
+
+
+def _write_own_calibration(segmenter: "Segmenter", folder: Path) -> None:
+    """Write the segmenter's calibration; one that its weights have outlived is left out with a warning."""
+    if segmenter.calibration is None:
+        return
+    try:
+        segmenter.calibration.check_model(digest(segmenter), segmenter.num_classes)
+    except ValueError as error:
+        warnings.warn(
+            f"{folder}: the calibration {error} and is not saved; calibrate again with `gmmseg calibrate`",
+            stacklevel=4,
+        )
+        return
+    write_calibration(segmenter.calibration, folder)
 
 
 def checksum(state: Mapping[str, Tensor]) -> str:
@@ -60,7 +85,7 @@ def checksum(state: Mapping[str, Tensor]) -> str:
 
 
 def describe(segmenter: "Segmenter") -> dict[str, Any]:
-    """The contents of config.json: how to build the network, its classes, what was chosen after training."""
+    """The contents of config.json: how to build the network, its classes, how it looks at images."""
     return {
         "library": "gmmseg",
         "format": FORMAT,
@@ -69,9 +94,6 @@ def describe(segmenter: "Segmenter") -> dict[str, Any]:
         "recipe": segmenter.recipe,
         "label_names": segmenter.label_names,
         "colours": segmenter.colours,
-        "threshold": segmenter.threshold,
-        "temperature": segmenter.temperature,
-        "typical": segmenter.typical,
         "inference": asdict(segmenter.inference),
     }
 
@@ -101,9 +123,9 @@ def read_config(folder: Path) -> dict[str, Any]:
             f"{path}: not the configuration of a gmmseg segmenter; to use another library's model, "
             "load it there and give it to gmmseg.convert"
         )
-    if config.get("format") != FORMAT:
+    if config.get("format") not in READABLE_FORMATS:
         raise WeightsError(
-            f"{path}: format {config.get('format')}, this version of gmmseg reads format {FORMAT}"
+            f"{path}: format {config.get('format')}, this version of gmmseg reads formats up to {FORMAT}"
         )
     fault = next(_faults(config), None)
     if fault:
@@ -113,9 +135,9 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 def _faults(config: dict[str, Any]) -> Iterator[str]:
     """What is missing or of the wrong kind in a configuration of the present format."""
-    missing = [
-        key for key in ("num_classes", "recipe", "label_names", "colours", "threshold") if key not in config
-    ]
+    needed = ["num_classes", "recipe", "label_names", "colours"]
+    needed += ["threshold"] if config["format"] == 1 else []
+    missing = [key for key in needed if key not in config]
     if missing:
         yield f"without {', '.join(missing)}"
         return
@@ -123,8 +145,8 @@ def _faults(config: dict[str, Any]) -> Iterator[str]:
     if broken_rule(classes, ClassCount):
         yield f"num_classes {broken_rule(classes, ClassCount)}, got {shown(classes)}"
         return
-    # These two are missing in weights written before there were any.
-    filled = {"temperature": 1.0, "typical": None, **config}
+    # These are missing where nothing was found after training, or it is in a file of its own.
+    filled = {"threshold": None, "temperature": 1.0, "typical": None, **config}
     for key, kind in _KINDS.items():
         value = _tuples(filled[key])
         fault = broken_rule(value, kind)

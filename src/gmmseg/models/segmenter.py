@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from gmmseg.labels import IGNORE
 from gmmseg.mixture import ClassMixture, OnlineEM
+from gmmseg.models.calibration_file import Calibration
 from gmmseg.models.features import IMAGENET_MEAN, IMAGENET_STD, Features
 from gmmseg.models.heads import GMMHead, HeadSettings, SoftmaxHead, make_head
 from gmmseg.models.inference_settings import InferenceSettings
@@ -25,10 +26,8 @@ class Segmenter(nn.Module):
 
     ``features`` maps normalised images to maps (b f h w) or Features, and has ``out_channels``, ``stride``
     and ``backbone``. ``recipe`` is what `from_pretrained` needs to build the same network again.
-    ``threshold`` says from which anomaly score on a pixel is unknown, ``temperature`` what a `Predictor`
-    divides logits by for its posterior, ``typical`` how likely each class's own pixels are as a rule; all are
-    found after training (`gmmseg.inference.choose`). ``inference``: how validation looked at images, and
-    how a `Predictor` does unless told otherwise.
+    ``calibration`` holds what was found after training (`gmmseg.inference.calibrate`); None before.
+    ``inference``: how validation looked at images, and how a `Predictor` does unless told otherwise.
     """
 
     mean: Tensor
@@ -55,15 +54,18 @@ class Segmenter(nn.Module):
         self.recipe = recipe
         self.label_names: tuple[str, ...] | None = None
         self.colours: tuple[Colour, ...] | None = None
-        self.threshold: float | None = None
-        self.temperature = 1.0
-        self.typical: tuple[float, ...] | None = None
+        self.calibration: Calibration | None = None
         self.inference = InferenceSettings()
 
     @property
     def mixture(self) -> ClassMixture | None:
         """The mixtures of a generative head; None for a softmax head."""
         return self.head.mixture if isinstance(self.head, GMMHead) else None
+
+    @property
+    def temperature(self) -> float:
+        """What a `Predictor` divides logits by for its posterior; 1 before calibration."""
+        return 1.0 if self.calibration is None else self.calibration.temperature
 
     @property
     def is_fitted(self) -> bool:
@@ -147,7 +149,10 @@ class Segmenter(nn.Module):
         return self.paired(output, labels).points.for_em()
 
     def save_pretrained(self, folder: str | Path) -> None:
-        """Write config.json and model.safetensors: the network and the mixtures, no training state."""
+        """Write config.json and model.safetensors: the network and the mixtures, no training state.
+
+        A calibration is written beside them as calibration.json.
+        """
         write_checkpoint(self, Path(folder))
 
     def push_to_hub(self, repo_id: str, *, private: bool = False, token: str | None = None) -> str:

@@ -14,14 +14,16 @@ from gmmseg.run.building import (
     validate,
     validation_data,
 )
-from gmmseg.run.calibrate import calibrate, settle
-from gmmseg.run.evaluate import evaluate, make_scores
+from gmmseg.run.calibrate import calibrate, calibrate_folders
+from gmmseg.run.evaluate import Judging, evaluate, make_scores
 from gmmseg.run.fit import fit
 from gmmseg.run.runs import judged_sets, open_model, run_config
 from gmmseg.run.train import train
 
 __all__ = [
+    "Judging",
     "calibrate",
+    "calibrate_folders",
     "evaluate",
     "fit",
     "hidden_data",
@@ -33,7 +35,6 @@ __all__ = [
     "make_trainer",
     "open_model",
     "run_config",
-    "settle",
     "train",
     "training_data",
     "validate",

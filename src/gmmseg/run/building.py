@@ -8,7 +8,7 @@ import torch
 from accelerate import Accelerator, PartialState
 
 from gmmseg.config import Config, DataSettings
-from gmmseg.data import SegmentationData, open_dataset
+from gmmseg.data import open_dataset
 from gmmseg.data.augmented import AugmentedDataset
 from gmmseg.data.cached import CachedDataset
 from gmmseg.data.held_out import HiddenClasses, WithoutClasses
@@ -16,13 +16,12 @@ from gmmseg.data.loading import EpochLoader, ShuffledSampler
 from gmmseg.data.paired import NOTHING_LABELLED
 from gmmseg.data.samplers import ClassBalancedSampler, class_counts
 from gmmseg.data.transforms import training_transform
-from gmmseg.evaluation.evaluator import (
-    evaluate_closed_set,
-)
+from gmmseg.evaluation.evaluator import evaluate_closed_set
 from gmmseg.inference import Predictor
 from gmmseg.labels import IGNORE
 from gmmseg.mixture import DiscriminativeMixture, OnlineEM
 from gmmseg.models import Segmenter, build
+from gmmseg.samples import FingerprintedDataset, SegmentationDataset
 from gmmseg.training.optim import freeze_backbone, make_optimization
 from gmmseg.training.trainer import Loader, Trainer
 
@@ -43,7 +42,7 @@ def make_trainer(
     loader: Loader,
     accelerator: Accelerator,
     folder: Path,
-    validation: Any = None,
+    validation: SegmentationDataset | None = None,
     about: dict[str, Any] | None = None,
 ) -> Trainer:
     """The loop that trains ``segmenter`` on the batches of ``loader`` as ``config`` says, at step 0."""
@@ -62,7 +61,7 @@ def make_trainer(
     )
 
 
-def make_segmenter(config: Config, dataset: SegmentationData) -> Segmenter:
+def make_segmenter(config: Config, dataset: SegmentationDataset) -> Segmenter:
     """The network of ``config`` for the classes of ``dataset``."""
     space = dataset.label_space
     assert space is not None
@@ -81,13 +80,13 @@ def make_em(segmenter: Segmenter, config: Config) -> OnlineEM | None:
     return OnlineEM(mixture, config.em, seed=config.train.seed)
 
 
-def training_data(settings: DataSettings) -> Any:
+def training_data(settings: DataSettings) -> FingerprintedDataset:
     """The labelled training set, without the classes held out."""
     dataset = _without(open_dataset(settings.name, settings.root, settings.train_split), settings)
     return CachedDataset(dataset) if settings.keep else dataset
 
 
-def validation_data(settings: DataSettings) -> Any:
+def validation_data(settings: DataSettings) -> FingerprintedDataset | None:
     """The labelled validation set, without the classes held out; None where the settings name no split."""
     if settings.validation_split is None:
         return None
@@ -95,16 +94,16 @@ def validation_data(settings: DataSettings) -> Any:
     return CachedDataset(dataset) if settings.keep else dataset
 
 
-def hidden_data(settings: DataSettings, split: str) -> Any:
+def hidden_data(settings: DataSettings, split: str) -> FingerprintedDataset:
     """The held-out classes of a split as an anomaly set."""
     return HiddenClasses(open_dataset(settings.name, settings.root, split), settings.held_out)
 
 
-def _without(dataset: Any, settings: DataSettings) -> Any:
+def _without(dataset: FingerprintedDataset, settings: DataSettings) -> FingerprintedDataset:
     return WithoutClasses(dataset, settings.held_out) if settings.held_out else dataset
 
 
-def refuse_unlabelled(dataset: Any) -> None:
+def refuse_unlabelled(dataset: SegmentationDataset) -> None:
     """Refuse a set without one labelled pixel; its label maps are read up to the first that has some."""
     if dataset.label_space is None:
         raise ValueError(f"{dataset.name} marks what is unknown, not classes: train on labelled images")
@@ -112,14 +111,18 @@ def refuse_unlabelled(dataset: Any) -> None:
         raise ValueError(f"{dataset.name}, split {dataset.split}: {NOTHING_LABELLED}")
 
 
-def make_loader(config: Config, dataset: Any, folder: Path, accelerator: Accelerator) -> EpochLoader:
+def make_loader(
+    config: Config, dataset: FingerprintedDataset, folder: Path, accelerator: Accelerator
+) -> EpochLoader:
     """Augmented batches in an order that depends on the seed alone, shared out over processes."""
     settings, seed = config.data, config.train.seed
     transform = training_transform(settings.crop, scale=settings.scale, short_side=settings.short_side)
     global_batch = config.train.batch_size * accelerator.num_processes
     if settings.balanced:
         counts = class_counts(dataset, cache=folder / "class_counts.json")
-        sampler: Any = ClassBalancedSampler(counts, length=max(len(dataset), global_batch), seed=seed)
+        sampler: ClassBalancedSampler | ShuffledSampler = ClassBalancedSampler(
+            counts, length=max(len(dataset), global_batch), seed=seed
+        )
     else:
         sampler = ShuffledSampler(len(dataset), least=global_batch, seed=seed)
     return EpochLoader(
@@ -131,7 +134,7 @@ def make_loader(config: Config, dataset: Any, folder: Path, accelerator: Acceler
     )
 
 
-def validate(segmenter: Segmenter, dataset: Any) -> dict[str, float]:
+def validate(segmenter: Segmenter, dataset: SegmentationDataset) -> dict[str, float]:
     """Closed-set numbers for the log; ``score`` (the mIoU) chooses the best weights."""
     entry = evaluate_closed_set(Predictor(segmenter), dataset, classwise=False)
     metrics = entry["metrics"]

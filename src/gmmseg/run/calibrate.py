@@ -1,68 +1,63 @@
-"""Calibration: a trained model and labelled images in, what they tell about its scores out."""
+"""Calibration: a trained model and labelled images in, calibration.json beside its weights out."""
 
-import filecmp
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from gmmseg import distributed
-from gmmseg.evaluation.evaluator import (
-    check_classes,
-    shard,
-)
-from gmmseg.inference import Choices, Predictor, choose
-from gmmseg.models import from_pretrained
-from gmmseg.models.saving import WEIGHTS_FILE
+from gmmseg import distributed, inference
+from gmmseg.inference import Predictor
+from gmmseg.models import Calibration
+from gmmseg.models.calibration_file import write_calibration
+from gmmseg.models.saving import digest
 from gmmseg.run.runs import judged_sets, open_model, run_folder_of, weights_of
-from gmmseg.samples import Progress
+from gmmseg.samples import FingerprintedDataset, Progress, SegmentationDataset
 from gmmseg.training.run_folder import locked
 
 
-def settle(
+def calibrate_folders(
     folders: Sequence[Path],
-    dataset: Any,
+    dataset: SegmentationDataset,
     *,
     device: torch.device | str | None = None,
     progress: Progress | None = None,
-) -> dict[Path, Choices]:
-    """Find threshold, temperature and typical evidence of saved weights on a labelled set; saved with them.
+) -> dict[Path, Calibration]:
+    """Calibrate saved weights on a labelled set and write what was found beside each; also returns it.
 
-    Images are seen as `gmmseg predict` sees them. Folders that are not there are passed over, and folders
-    with the same weights share their choices. Returns what was chosen for each. With several processes each
-    goes through its share of the images, and the first one writes.
+    Images are looked at as `gmmseg predict` does. Folders that are not there are passed over, and folders
+    with the same weights share their calibration. With several processes each goes through its part of the
+    images, and the first one writes.
     """
-    chosen: dict[Path, Choices] = {}
+    found: dict[Path, Calibration] = {}
     for folder in (each for each in folders if distributed.any_process(each.is_dir())):
-        model = open_model(folder)
-        check_classes(dataset, model.num_classes)
-        model.temperature = 1.0
-        same = [
-            choices
-            for known, choices in chosen.items()
-            if filecmp.cmp(known / WEIGHTS_FILE, folder / WEIGHTS_FILE, shallow=False)
-        ]
-        chosen[folder] = (
-            same[0] if same else choose(Predictor(model, device=device), shard(dataset, progress))
+        model = open_model(folder, calibrated=False)  # an earlier one has no say, and may be broken
+        weights = digest(model)
+        same = [known for known in found.values() if known.weights == weights]
+        found[folder] = (
+            same[0]
+            if same
+            else inference.calibrate(Predictor(model, device=device), dataset, progress=progress)
         )
-    # Written only now: until here other processes may read the files.
+    # Written only now: until here other processes may read the folders.
     distributed.wait_for_all()
-    for folder, choices in chosen.items() if distributed.rank() == 0 else ():
-        model = from_pretrained(folder)
-        choices.give_to(model)
-        model.save_pretrained(folder)
+    for folder, calibration in found.items() if distributed.rank() == 0 else ():
+        write_calibration(calibration, folder)
     distributed.wait_for_all()
-    return chosen
+    return found
 
 
 def calibrate(
-    folder: Path, dataset: Any, *, device: torch.device | str | None = None, progress: Progress | None = None
-) -> dict[Path, Choices]:
-    """`settle` for the weights of a run folder, without the classes it held out, or for a folder of them.
+    folder: Path,
+    dataset: FingerprintedDataset,
+    *,
+    device: torch.device | str | None = None,
+    progress: Progress | None = None,
+) -> dict[Path, Calibration]:
+    """`calibrate_folders` for the weights of a run folder, without the classes it held out, or for a folder
+    of weights.
 
     FolderInUse where a process is writing there.
     """
-    dataset = judged_sets(folder, dataset)[0]
+    known = judged_sets(folder, dataset)[0]
     with locked(run_folder_of(folder) or folder):
-        return settle(weights_of(folder) or [folder], dataset, device=device, progress=progress)
+        return calibrate_folders(weights_of(folder) or [folder], known, device=device, progress=progress)

@@ -1,22 +1,23 @@
 """Mixtures after the fact: a trained softmax model and labelled images in, a generative model out."""
 
 from collections.abc import Iterator
-from typing import Any
 
-import torch
+from torch import Tensor
 
-from gmmseg.evaluation.evaluator import (
-    check_classes,
-)
 from gmmseg.inference import Predictor
 from gmmseg.models import Segmenter
 from gmmseg.models.heads import HeadSettings
 from gmmseg.models.segmenter import replace_head
-from gmmseg.samples import Progress
+from gmmseg.samples import Progress, SegmentationDataset, check_classes, walk
 
 
 def fit(
-    model: Segmenter, dataset: Any, components: int, *, passes: int = 20, progress: Progress | None = None
+    model: Segmenter,
+    dataset: SegmentationDataset,
+    components: int,
+    *,
+    passes: int = 20,
+    progress: Progress | None = None,
 ) -> tuple[Segmenter, list[float]]:
     """A generative segmenter on the frozen features of a trained softmax one, its mixtures fitted by EM.
 
@@ -33,28 +34,21 @@ def fit(
     check_classes(dataset, model.num_classes)
     # A softmax head takes the features as they are, which is what the mixtures are fitted on.
     features = replace_head(model, HeadSettings(kind="softmax"))
-    history = fitted.mixture.fit(_PointStream(features, dataset, progress), passes=passes)
+    history = fitted.mixture.fit(_Points(features, dataset, progress), passes=passes)
     return fitted, history
 
 
-class _PointStream:
-    """Points and labels of every image of a data set, computed anew in each pass: nothing is kept."""
+class _Points:
+    """Points (n d) and labels (n) of each image of a data set, computed anew in each pass."""
 
-    def __init__(self, segmenter: Segmenter, dataset: Any, progress: Progress | None) -> None:
+    def __init__(
+        self, segmenter: Segmenter, dataset: SegmentationDataset, progress: Progress | None = None
+    ) -> None:
         self.predictor, self.dataset, self.progress = Predictor(segmenter), dataset, progress
 
-    def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        for sample in samples(self.dataset, self.progress):
-            images, labels = sample.image.float()[None] / 255, sample.labels[None].long()
-            for output, known in self.predictor.outputs(images, labels):
-                points, classes, *_ = self.predictor.segmenter.em_points(output, known)
-                yield points.clone(), classes
-
-
-def samples(dataset: Any, progress: Progress | None = None) -> Iterator[Any]:
-    """The samples of a data set one after the other."""
-    for index in range(len(dataset)):
-        sample = dataset[index]
-        yield sample
-        if progress:
-            progress(index + 1, len(dataset), sample.name)
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        # All images in each process: the passes of EM are not merged over processes.
+        for sample in walk(self.dataset, self.progress, range(len(self.dataset))):
+            for output, known in self.predictor.outputs(sample):
+                points, labels, *_ = self.predictor.segmenter.em_points(output, known)
+                yield points.clone(), labels

@@ -22,6 +22,7 @@ from gmmseg.report.panels import Example, ModelMaps, panel
 from gmmseg.report.report import Report
 from gmmseg.report.sections import Column, Figure, Gallery, Highlight, Section, Table
 from gmmseg.report.sheet import contact_sheet
+from gmmseg.samples import walk
 
 _EXAMPLES = 4
 _SEARCHED = 40  # images looked through for examples with something unknown in them
@@ -266,10 +267,8 @@ def _projection(subject: Subject, datasets: Sequence[Any]) -> Figure | None:
 def _points(model: Segmenter, dataset: Any) -> tuple[torch.Tensor, torch.Tensor]:
     """Points (n d) and labels (n) of the first few images."""
     found, predictor = [], Predictor(model)
-    for index in range(min(_PROJECTED, len(dataset))):
-        sample = dataset[index]
-        images, labels = sample.image.float()[None] / 255, sample.labels[None].long()
-        found += [model.em_points(*each)[:2] for each in predictor.outputs(images, labels)]
+    for sample in walk(dataset, indices=range(min(_PROJECTED, len(dataset)))):
+        found += [model.em_points(*each)[:2] for each in predictor.outputs(sample)]
     return torch.cat([points for points, _ in found]), torch.cat([labels for _, labels in found])
 
 
@@ -316,7 +315,7 @@ def _example(models: dict[str, Segmenter], dataset: Any, index: int, colours: An
             predicted.labels.numpy(),
             predicted.posterior.amax(0).numpy(),
             predicted.anomaly.numpy(),
-            model.threshold,
+            None if model.calibration is None else model.calibration.threshold,
         )
     labels = sample.labels.numpy()
     known = dataset.label_space is not None

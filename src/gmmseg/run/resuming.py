@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from gmmseg.config import Config, config_tree
-from gmmseg.data import SegmentationData
 from gmmseg.models.heads import present_words
+from gmmseg.samples import SegmentationDataset
 from gmmseg.training.checkpoint import CheckpointError
 
 FREE = ("name", "data.validation_split", "data.workers", "data.keep", "inference.",
@@ -20,7 +20,7 @@ SWITCHES = ("train.ema", "train.softmax_steps", "train.backbone_multiplier")
 """May take other values, but not begin or cease to be 0 or null: parts of the state come and go with them."""
 
 
-def describe_run(config: Config, dataset: SegmentationData, processes: int) -> dict[str, Any]:
+def describe_run(config: Config, dataset: SegmentationDataset, processes: int) -> dict[str, Any]:
     """What a checkpoint remembers of its run: every setting by its dotted name, the data, the processes."""
     assert dataset.label_space is not None
     return {

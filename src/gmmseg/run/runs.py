@@ -2,23 +2,24 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from gmmseg.config import Config, load_config
 from gmmseg.data.held_out import HiddenClasses, WithoutClasses
 from gmmseg.inference.predictor import UNFITTED
 from gmmseg.models import Segmenter, from_pretrained
 from gmmseg.models.saving import CONFIG_FILE, read_config
+from gmmseg.samples import FingerprintedDataset
 
 _PARTS = ("best", "final")  # folders of weights in a run folder
 
 
-def open_model(source: str | Path) -> Segmenter:
+def open_model(source: str | Path, *, calibrated: bool = True) -> Segmenter:
     """A segmenter from a run folder (its best weights), a folder of weights, or the hub (hf:owner/name).
 
-    One whose mixtures nobody has fitted is refused: it would show noise.
+    One whose mixtures nobody has fitted is refused: it would show noise. ``calibrated``: as in
+    `from_pretrained`.
     """
-    model = from_pretrained(next(iter(weights_of(Path(source))), source))
+    model = from_pretrained(next(iter(weights_of(Path(source))), source), calibrated=calibrated)
     if not model.is_fitted:
         raise ValueError(f"{source}: {UNFITTED}")
     return model
@@ -42,8 +43,8 @@ def run_folder_of(folder: Path) -> Path | None:
     return next((place for place in places if (place / "config.yaml").is_file()), None)
 
 
-def judged_sets(source: str | Path, dataset: Any) -> list[Any]:
-    """What the model of a run is judged on when it is given ``dataset``: that, as a rule.
+def judged_sets(source: str | Path, dataset: FingerprintedDataset) -> list[FingerprintedDataset]:
+    """What the model of a run is judged on when it is given ``dataset``: that, if no class was held out.
 
     A labelled set that holds the classes the run held out becomes two: the known classes without the hidden
     ones, and the hidden ones as an anomaly set.

@@ -23,8 +23,9 @@ from gmmseg.run.building import (
     training_data,
     validation_data,
 )
-from gmmseg.run.calibrate import settle
+from gmmseg.run.calibrate import calibrate_folders
 from gmmseg.run.resuming import check_resumable, describe_run
+from gmmseg.samples import SegmentationDataset
 from gmmseg.training.checkpoint import (
     CheckpointError,
     find_checkpoint,
@@ -46,7 +47,7 @@ def train(
     """Train what ``config`` says in the run folder ``folder``; returns the folder of the exported weights.
 
     The folder then holds config.yaml, log.jsonl, checkpoints/, best/ (weights of the best validation) and
-    final/ (weights of the last step), both with what `settle` finds. ``resume`` is a run folder, whose newest
+    final/ (weights of the last step), both calibrated. ``resume`` is a run folder, whose newest
     checkpoint is taken, or a checkpoint file; only ``folder`` itself may hold none yet. ``say`` is told what
     a resumed run does differently.
     """
@@ -125,13 +126,19 @@ def _is_finished(folder: Path, state: dict[str, Any], config: Config) -> bool:
     return state["step"] >= config.train.steps and exported == {"step": state["step"]}
 
 
-def _export(trained: Segmenter, step: int, folder: Path, validation: Any, device: torch.device) -> None:
+def _export(
+    trained: Segmenter,
+    step: int,
+    folder: Path,
+    validation: SegmentationDataset | None,
+    device: torch.device,
+) -> None:
     """Write final/, calibrate it and best/ (all processes take part), and note that the run is finished."""
     if distributed.rank() == 0:
         trained.save_pretrained(folder / "final")
     distributed.wait_for_all()
     if validation is not None:
-        settle([folder / "best", folder / "final"], validation, device=device)
+        calibrate_folders([folder / "best", folder / "final"], validation, device=device)
     if distributed.rank() == 0:
         write_bytes(folder / FINISHED_FILE, json.dumps({"step": step}).encode())
     distributed.wait_for_all()

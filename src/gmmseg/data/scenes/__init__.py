@@ -32,6 +32,7 @@ class Scenes(Dataset[Sample]):
     """Labelled street scenes of ``size`` (height, width); ``length`` of them, as many as wanted."""
 
     name = "scenes"
+    root = None
 
     def __init__(
         self, split: str, *, size: tuple[int, int] = (96, 160), length: int | None = None, seed: int = 0
@@ -54,6 +55,10 @@ class Scenes(Dataset[Sample]):
         """Labels (h w) uint8 of one sample."""
         return self[index].labels
 
+    def content(self) -> str:
+        """What the scenes are drawn from."""
+        return f"{self.seed} {self.size} {len(self)}"
+
 
 class ScenesAnomaly(Dataset[Sample]):
     """Street scenes with unknown things: labels are 0 normal, 1 anomaly, IGNORE on a one pixel border round
@@ -63,6 +68,7 @@ class ScenesAnomaly(Dataset[Sample]):
     """
 
     name = "scenes_anomaly"
+    root = None
     label_space = None
 
     def __init__(
@@ -90,6 +96,10 @@ class ScenesAnomaly(Dataset[Sample]):
     def labels(self, index: int) -> Tensor:
         """Mask (h w) uint8 of one sample."""
         return self[index].labels
+
+    def content(self) -> str:
+        """What the scenes are drawn from."""
+        return f"{self.seed} {self.size} {len(self)}"
 
 
 def _anomaly_mask(strange: np.ndarray) -> np.ndarray:

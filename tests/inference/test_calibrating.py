@@ -1,4 +1,4 @@
-from dataclasses import dataclass
+import math
 
 import pytest
 import torch
@@ -6,15 +6,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from gmmseg.evaluation import CalibrationError
-from gmmseg.inference import Predictor, choose
-from gmmseg.inference.choices import TemperatureFit, _evenly
+from gmmseg.inference import Predictor, ScoreHistogram, calibrate
+from gmmseg.inference.calibrating import SHARES, TemperatureFit, _evenly
 from gmmseg.labels import IGNORE
-
-
-@dataclass(frozen=True)
-class Sample:
-    image: Tensor
-    labels: Tensor
+from gmmseg.models.calibration_file import CalibrationData
+from gmmseg.models.saving import digest
+from gmmseg.samples import Sample
 
 
 def drawn_labels(logits: Tensor, generator: torch.Generator) -> Tensor:
@@ -69,39 +66,38 @@ def noisy_samples(predictor: Predictor, generator: torch.Generator, count: int =
     samples = []
     for _ in range(count):
         image = torch.randint(0, 256, (3, 40, 40), generator=generator, dtype=torch.uint8)
-        logits = predictor.maps(image.float()[None] / 255).logits[0].flatten(1).T
+        unlabelled = Sample(image, torch.zeros(40, 40, dtype=torch.uint8), "drawn")
+        logits = predictor.maps(unlabelled).logits[0].flatten(1).T
         labels = drawn_labels(logits / 2, generator).view(40, 40).to(torch.uint8)
         labels[:5] = IGNORE
-        samples.append(Sample(image, labels))
+        samples.append(Sample(image, labels, "drawn"))
     return samples
 
 
-def test_the_posterior_becomes_calibrated_and_nothing_else_changes(segmenter, generator) -> None:
+def test_the_posterior_becomes_calibrated_and_nothing_else_changes(segmenter, listed, generator) -> None:
     predictor = Predictor(segmenter)
     samples, unseen = (noisy_samples(predictor, generator) for _ in range(2))
-    choices = choose(predictor, samples)
-    assert choices.temperature == pytest.approx(2.0, rel=0.05)
+    found = calibrate(predictor, listed(samples))
+    assert found.temperature == pytest.approx(2.0, rel=0.05)
     errors, maps = [], []
     for _ in range(2):
         error = CalibrationError()
         for sample in unseen:
-            found = predictor.maps(sample.image.float()[None] / 255)
-            error.update(found.posterior, sample.labels[None].long())
+            error.update(predictor.maps(sample).posterior, sample.labels[None].long())
         errors.append(error.compute()["ece"].item())
         maps.append(predictor.predict(unseen[0].image))
-        choices.give_to(segmenter)
+        segmenter.calibration = found
     assert errors[1] < 0.015 < 0.04 < errors[0]
     assert torch.equal(maps[0].labels, maps[1].labels)
     assert torch.equal(maps[0].anomaly, maps[1].anomaly)
-    assert segmenter.threshold == choices.threshold
 
 
-def test_typical_evidence_is_the_mean_over_a_class_s_own_pixels(segmenter, generator) -> None:
+def test_typical_evidence_is_the_mean_over_a_class_s_own_pixels(segmenter, listed, generator) -> None:
     image = torch.randint(0, 256, (3, 30, 30), generator=generator, dtype=torch.uint8)
     labels = torch.randint(0, 2, (30, 30), generator=generator).to(torch.uint8)  # never the third class
     labels[:4] = IGNORE
     predictor = Predictor(segmenter)
-    typical = choose(predictor, [Sample(image, labels)]).typical
+    typical = calibrate(predictor, listed([Sample(image, labels, "x")])).typical
     with torch.no_grad():
         evidence = segmenter.eval()(image.float()[None] / 255).evidence[0]
     expected = [evidence[c][labels == c].mean().item() for c in range(2)]
@@ -118,22 +114,74 @@ def test_pixels_are_spread_evenly_however_many_there_are(total: int) -> None:
     assert total == 1 or int(index.diff().max() - index.diff().min()) <= 1
 
 
-def test_a_softmax_model_has_none(make_segmenter, generator) -> None:
+def test_a_softmax_model_has_none(make_segmenter, listed, generator) -> None:
     predictor = Predictor(make_segmenter(generative=False))
-    assert choose(predictor, noisy_samples(predictor, generator, 1)).typical is None
+    assert calibrate(predictor, listed(noisy_samples(predictor, generator, 1))).typical is None
 
 
-def test_windows_are_divided_once(make_segmenter, generator) -> None:
+def test_windows_are_divided_once(make_segmenter, calibration, generator) -> None:
     segmenter = make_segmenter()
-    segmenter.temperature = 3.0
-    image = torch.rand(1, 3, 50, 70, generator=generator)
+    segmenter.calibration = calibration(temperature=3.0)
+    pixels = torch.rand(3, 50, 70, generator=generator)
+    image = Sample(pixels, torch.zeros(50, 70, dtype=torch.uint8), "x")
     at_once, windowed = (Predictor(segmenter, window=window).maps(image).logits for window in (None, 24))
     torch.testing.assert_close(windowed, at_once, atol=1e-5, rtol=1e-5)
 
 
-def test_a_second_choice_builds_on_the_first(segmenter, generator) -> None:
+def test_a_second_calibration_finds_what_the_first_found(segmenter, listed, generator) -> None:
+    predictor = Predictor(segmenter)
+    samples = listed(noisy_samples(predictor, generator))
+    once = segmenter.calibration = calibrate(predictor, samples)
+    again = calibrate(predictor, samples)
+    assert again.temperature == pytest.approx(once.temperature, rel=1e-2)
+    for name in ("thresholds", "typical", "quantiles"):
+        assert getattr(again, name) == getattr(once, name)
+
+
+def test_a_calibration_says_where_it_comes_from(segmenter, listed, generator) -> None:
+    predictor = Predictor(segmenter)
+    samples = listed(noisy_samples(predictor, generator, 2))
+    seen = []
+    found = calibrate(predictor, samples, share=0.1, progress=lambda *call: seen.append(call))
+    assert found.data == CalibrationData("listed", "val", ("red", "green", "blue"), 2)
+    assert found.weights == digest(segmenter)
+    assert found.time is not None
+    assert found.time.endswith("+00:00")
+    assert found.thresholds["pixels"].share == 0.1
+    assert found.score == "anomaly_map"
+    assert seen == [(1, 2, "drawn"), (2, 2, "drawn")]
+    assert segmenter.calibration is None
+
+
+def test_quantiles_are_those_of_the_scores_of_labelled_pixels(segmenter, listed, generator) -> None:
     predictor = Predictor(segmenter)
     samples = noisy_samples(predictor, generator)
-    once = choose(predictor, samples)
-    once.give_to(segmenter)
-    assert choose(predictor, samples).temperature == pytest.approx(once.temperature, rel=1e-2)
+    found = calibrate(predictor, listed(samples))
+    scores = torch.cat([predictor.maps(each).anomaly[0][each.labels != IGNORE] for each in samples])
+    assert [share for share, _ in found.quantiles] == list(SHARES)
+    for share, score in found.quantiles:
+        exceeding = (scores > score).double().mean().item()
+        assert exceeding <= share
+        assert exceeding == pytest.approx(share, abs=2e-3)
+    assert dict(found.quantiles)[0.05] == found.threshold
+
+
+def test_a_score_that_is_infinite_gives_no_threshold_and_says_so(segmenter, listed, monkeypatch) -> None:
+    monkeypatch.setattr(ScoreHistogram, "threshold", lambda self, share: math.inf)
+    sample = Sample(torch.zeros(3, 8, 8, dtype=torch.uint8), torch.zeros(8, 8, dtype=torch.uint8), "x")
+    with pytest.raises(ValueError, match="value must be finite, got inf"):
+        calibrate(Predictor(segmenter), listed([sample]))
+
+
+def test_a_set_of_other_classes_of_none_or_without_images_is_refused(segmenter, listed) -> None:
+    sample = Sample(torch.zeros(3, 8, 8, dtype=torch.uint8), torch.zeros(8, 8, dtype=torch.uint8), "x")
+    others = listed([sample])
+    others.label_space = None
+    with pytest.raises(ValueError, match="listed marks what is unknown"):
+        calibrate(Predictor(segmenter), others)
+    segmenter.num_classes = 4
+    with pytest.raises(ValueError, match="listed has 3 classes, the model 4"):
+        calibrate(Predictor(segmenter), listed([sample]))
+    segmenter.num_classes = 3
+    with pytest.raises(ValueError, match="listed, split val: there are no images"):
+        calibrate(Predictor(segmenter), listed())

@@ -1,53 +1,33 @@
-"""What is left to find out once a network is trained, on labelled images it was not trained on.
+"""Calibration: what labelled images that a network was not trained on tell about its scores.
 
-Where known ends and unknown begins, how sure the posterior may be, and how likely each class's own pixels
-are as a rule. A network knows its training images too well to tell.
+From which anomaly score on a pixel is unknown, how sure the posterior may be, and what evidence is typical of
+each class. On its training images a network is too sure of itself to tell.
 """
 
+import math
 import warnings
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Sequence
+from datetime import UTC, datetime
 from functools import partial
-from typing import Protocol
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from gmmseg import distributed
-from gmmseg.images import load_image
 from gmmseg.inference.predictor import Predictor
 from gmmseg.inference.thresholds import ScoreHistogram
-from gmmseg.inference.windows import Reading, anomaly_map
+from gmmseg.inference.windows import Maps, Reading, anomaly_map
 from gmmseg.labels import IGNORE
-from gmmseg.models import Segmenter, SegmenterOutput
+from gmmseg.models import Calibration, SegmenterOutput
+from gmmseg.models.calibration_file import PIXELS, CalibrationData, Threshold
+from gmmseg.models.saving import digest
+from gmmseg.samples import Progress, Sample, SegmentationDataset, check_classes, walk
 
 PIXELS_PER_IMAGE = 2000
-"""Neighbouring pixels say much the same: this many, evenly spread, speak for the image."""
-
-
-class LabelledImage(Protocol):
-    """An image (3 h w) uint8 and its labels (h w), IGNORE where unlabelled."""
-
-    @property
-    def image(self) -> Tensor: ...
-    @property
-    def labels(self) -> Tensor: ...
-
-
-@dataclass(frozen=True)
-class Choices:
-    """The ``threshold`` of the anomaly score, the ``temperature`` of the posterior and, with mixtures, the
-    ``typical`` evidence of each class, its mean over the class's own pixels."""
-
-    threshold: float
-    temperature: float
-    typical: tuple[float, ...] | None = None
-
-    def give_to(self, segmenter: Segmenter) -> None:
-        """Make them the segmenter's own, saved with its weights."""
-        segmenter.threshold, segmenter.temperature = self.threshold, self.temperature
-        segmenter.typical = self.typical
+"""Neighbouring pixels are much alike: this many of an image, evenly spread, are enough."""
+SHARES = (0.5, 0.2, 0.1, 0.05, 0.02, 0.01, 0.005, 0.002, 0.001)
+"""The scores that these shares of known pixels exceed are kept with the calibration."""
 
 
 class TemperatureFit:
@@ -129,33 +109,72 @@ class TypicalEvidence:
         return tuple(torch.where(seen, means, means[seen].mean()).tolist())
 
 
-@torch.no_grad()
-def choose(predictor: Predictor, samples: Iterable[LabelledImage], share: float = 0.05) -> Choices:
-    """The threshold that ``share`` of the labelled pixels of ``samples`` exceed, and the rest of `Choices`.
+class _Findings:
+    """What one pass over labelled images collects."""
 
-    One pass over the images, as the predictor sees them. Nothing chosen here changes a label. With several
-    processes each is given its share of the images, and all come to the same choices.
+    def __init__(self, num_classes: int) -> None:
+        self.histogram = ScoreHistogram()
+        self.temperature = TemperatureFit()
+        self.typical = TypicalEvidence(num_classes) if num_classes else None
+
+    def update(self, maps: Maps, sample: Sample) -> None:
+        """Take in one image: its first score and, of some pixels, logits and evidence (the other scores)."""
+        known = (sample.labels != IGNORE).flatten().nonzero().squeeze(1)
+        self.histogram.update(maps.anomaly[0].cpu().flatten()[known])
+        if len(known) == 0:
+            return
+        chosen = known[_evenly(len(known), PIXELS_PER_IMAGE)]
+        here = chosen.to(maps.logits.device)
+        labels = sample.labels.flatten()[chosen].long()
+        self.temperature.update(maps.logits[0].flatten(1)[:, here].T.cpu(), labels)
+        if self.typical is not None:
+            self.typical.update(maps.scores[0, 1:].flatten(1)[:, here].T.cpu(), labels)
+
+    def merge_processes(self) -> None:
+        """Take in what all processes have seen."""
+        self.histogram.merge_processes()
+        self.temperature.merge_processes()
+        if self.typical is not None:
+            self.typical.merge_processes()
+
+
+@torch.no_grad()
+def calibrate(
+    predictor: Predictor,
+    dataset: SegmentationDataset,
+    *,
+    share: float = 0.05,
+    progress: Progress | None = None,
+) -> Calibration:
+    """The Calibration of a predictor's segmenter on a labelled set of its classes; nothing is changed.
+
+    Its threshold is the one that ``share`` of the labelled pixels exceed. One pass over the images, as the
+    predictor looks at them. With several processes each goes through its part of the images, and all
+    return the same. Give it to the segmenter with ``segmenter.calibration = ...``: no label changes.
     """
     segmenter = predictor.segmenter
-    classes = range(0 if segmenter.mixture is None else segmenter.num_classes)
-    readings: list[Reading] = [anomaly_map, *(partial(_evidence_of, index) for index in classes)]
-    histogram, fit, typical = ScoreHistogram(), TemperatureFit(), TypicalEvidence(len(classes))
-    for sample in samples:
-        size = (int(sample.labels.shape[-2]), int(sample.labels.shape[-1]))
-        maps = predictor.maps(load_image(sample.image)[None], size, readings)
-        known = (sample.labels != IGNORE).flatten().nonzero().squeeze(1)
-        histogram.update(maps.anomaly[0].cpu().flatten()[known])
-        if len(known):
-            chosen = known[_evenly(len(known), PIXELS_PER_IMAGE)]
-            here = chosen.to(maps.logits.device)
-            labels = sample.labels.flatten()[chosen].long()
-            fit.update(maps.logits[0].flatten(1)[:, here].T.cpu(), labels)
-            if classes:
-                typical.update(maps.scores[0, 1:].flatten(1)[:, here].T.cpu(), labels)
-    for part in (histogram, fit, typical):
-        part.merge_processes()
-    threshold = histogram.threshold(share)
-    return Choices(threshold, segmenter.temperature * fit.best(), typical.means() if classes else None)
+    classes = check_classes(dataset, segmenter.num_classes)
+    generative = 0 if segmenter.mixture is None else segmenter.num_classes
+    readings: list[Reading] = [anomaly_map, *(partial(_evidence_of, index) for index in range(generative))]
+    found = _Findings(generative)
+    for sample in walk(dataset, progress):
+        found.update(predictor.maps(sample, readings), sample)
+    found.merge_processes()
+    return Calibration(
+        weights=digest(segmenter),
+        thresholds={PIXELS: Threshold(found.histogram.threshold(share), share)},
+        temperature=segmenter.temperature * found.temperature.best(),
+        typical=None if found.typical is None else found.typical.means(),
+        data=CalibrationData(dataset.name, dataset.split, classes.names, len(dataset)),
+        time=datetime.now(UTC).isoformat(timespec="seconds"),
+        quantiles=_quantiles(found.histogram, SHARES),
+    )
+
+
+def _quantiles(histogram: ScoreHistogram, shares: Sequence[float]) -> tuple[tuple[float, float], ...]:
+    """Pairs (share, score that this share of the scores exceeds), those with an infinite score left out."""
+    pairs = ((share, histogram.threshold(share)) for share in shares)
+    return tuple((share, score) for share, score in pairs if math.isfinite(score))
 
 
 def _evenly(total: int, most: int) -> Tensor:
