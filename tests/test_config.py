@@ -103,7 +103,9 @@ def test_the_rooms_of_a_preset_know_the_same_words():
 
 def test_single_fields_hold_over_the_preset_in_any_order():
     fields = ["em.hard=true", "model.head.components=3", "train.likelihood_weight=0.1", "data.balanced=true"]
-    first, last = (load_config("scenes", each) for each in (["preset=paper", *fields], [*fields, "preset=paper"]))
+    first, last = (
+        load_config("scenes", each) for each in (["preset=paper", *fields], [*fields, "preset=paper"])
+    )
     assert first == last
     assert first.em == replace(PRESETS["paper"], hard=True)
     assert first.model.head == replace(HEAD_PRESETS["paper"], components=3)

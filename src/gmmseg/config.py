@@ -235,8 +235,11 @@ def _one_line(error: Exception) -> str:
 
 
 def _layered(base: dict[str, Any], top: dict[str, Any]) -> dict[str, Any]:
-    """One file, or all overrides, over what lies below. A preset on top replaces the fields of a preset there:
-    a copied configuration that spells every field out would otherwise keep them under another word."""
+    """One file, or all overrides, over what lies below.
+
+    A preset on top replaces the fields that presets set: a copied configuration, which spells every field
+    out, would otherwise keep them under another word.
+    """
     return _merge(_without_preset_fields(base) if "preset" in top else base, top)
 
 

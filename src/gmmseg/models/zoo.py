@@ -172,8 +172,8 @@ def build(
     """The network called ``name`` with a head for ``num_classes`` classes.
 
     ``preset``: default, paper, reference or softmax, as in a configuration. ``head``: such a word or
-    HeadSettings, in place of the preset's head. ``weights`` of the backbone: None (random), "pretrained" (from
-    the hub) or a .safetensors / .pth file.
+    HeadSettings, in place of the preset's head. ``weights`` of the backbone: None (random), "pretrained"
+    (from the hub) or a .safetensors / .pth file.
     """
     if name not in ZOO:
         raise ValueError(f"unknown network {name!r}: choose one of {', '.join(ZOO)}")

@@ -69,7 +69,8 @@ class TrainSettings:
 
 
 _DEFAULT = {
-    name: getattr(TrainSettings, name) for name in ("likelihood_weight", "component_weight", "link_multiplier")
+    name: getattr(TrainSettings, name)
+    for name in ("likelihood_weight", "component_weight", "link_multiplier")
 }
 TRAIN_PRESETS: dict[str, dict[str, float]] = {
     "default": _DEFAULT,
