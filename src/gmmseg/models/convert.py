@@ -45,8 +45,8 @@ def convert(
     """A segmenter that shares the weights of ``model``, with a new head; ``model`` itself stays as it is.
 
     ``model`` comes from transformers, segmentation-models-pytorch or torchvision, or is any module with
-    its last convolution (or linear layer over channels-last maps) named by ``classifier``. ``preset`` and ``head``
-    as in `build`; "softmax" keeps the classifier of the model, so it is the model's honest twin.
+    its last convolution (or linear layer over channels-last maps) named by ``classifier``. ``preset`` and
+    ``head`` as in `build`; "softmax" keeps the classifier of the model, so it is the model's honest twin.
     ``num_classes``: None keeps the model's. ``mean`` and ``std``: what the model was trained with.
     """
     settings = head_settings(preset if head is None else head)
