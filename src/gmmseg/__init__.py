@@ -36,7 +36,8 @@ if TYPE_CHECKING:  # what editors and type checkers see
     from gmmseg.evaluation import AnomalyCurve
     from gmmseg.inference import Prediction, Predictor
     from gmmseg.mixture import PRESETS, ClassMixture, EMSettings, OnlineEM
-    from gmmseg.models import GMMHead, HeadSettings, Segmenter, SoftmaxHead, build, convert, from_pretrained
+    from gmmseg.models import GMMHead, HeadSettings, Segmenter, SoftmaxHead, build, from_pretrained
+    from gmmseg.models.convert import convert  # gmmseg.models has a module of that name, too
 else:  # the same names, each loaded when first used
     _ROOMS = {
         "gmmseg.data": ("open_dataset",),

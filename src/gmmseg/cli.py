@@ -1,7 +1,6 @@
 """The command line: words become calls of `gmmseg.run`. Nothing heavy is imported before a command runs.
 
-Options that several commands share, or that need many words, stand first; then the commands, each registered
-by its decorator; then what the commands have in common, and `main`.
+The commands stand first, each registered by its decorator; then what they have in common, and `main`.
 """
 
 import os
@@ -14,7 +13,28 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from gmmseg.cli_options import (
+    BoundariesOption,
+    ComponentsOption,
+    ConfigArgument,
+    DataOption,
+    Model,
+    ModelOption,
+    OverridesArgument,
+    PixelsOption,
+    PresetOption,
+    ResultsOption,
+    ResumeFromOption,
+    ResumeOption,
+    ScoresOption,
+    ShortSideOption,
+    SmoothOption,
+    StrideOption,
+    TrainDataOption,
+    WindowOption,
+)
 from gmmseg.printable import printable
+from gmmseg.terminal import Bar, note, say
 
 if TYPE_CHECKING:
     from gmmseg.config import Config
@@ -35,75 +55,11 @@ data_app = typer.Typer(no_args_is_help=True, help="Check and list data sets.")
 app.add_typer(data_app, name="data")
 
 
-# Options -----------------------------------------------------------------------------------------------
-
-_SET = "NAME:ROOT[:SPLIT], such as camvid:~/camvid:test"
-_AS_VALIDATED = "Default: as in the model's validation; 0 for none."
-
-Model = Annotated[
-    str, typer.Argument(help="Run folder, folder of weights, or hf:owner/name on the Hugging Face hub.")
-]
-ModelOption = Annotated[
-    str, typer.Option("--model", "-m", help="Run folder, folder of weights, or hf:owner/name on the hub.")
-]
-DataOption = Annotated[
-    list[str], typer.Option("--data", "-d", help=f"Data set, {_SET}. May be given several times.")
-]
-WindowOption = Annotated[int | None, typer.Option(min=0, help=f"Side of sliding windows. {_AS_VALIDATED}")]
-StrideOption = Annotated[int | None, typer.Option(min=0, help=f"Stride of sliding windows. {_AS_VALIDATED}")]
-ShortSideOption = Annotated[
-    int | None, typer.Option(min=0, help=f"Resize images to this shorter side first. {_AS_VALIDATED}")
-]
-PixelsOption = Annotated[
-    int | None, typer.Option(min=1, help="Refuse larger images. Default: 67 million pixels.")
-]
-ConfigArgument = Annotated[
-    str, typer.Argument(help="A .yaml or .toml file, or the name of a shipped configuration.")
-]
-OverridesArgument = Annotated[
-    list[str] | None, typer.Argument(help="section.key=value, such as train.steps=100.")
-]
-PresetOption = Annotated[
-    str | None,
-    typer.Option(
-        help="default, paper, reference or softmax: sets head, EM, loss weights and sampling together."
-    ),
-]
-ResumeOption = Annotated[
-    bool, typer.Option(help="Continue the run in this folder from its newest checkpoint.")
-]
-ResumeFromOption = Annotated[
-    Path | None, typer.Option(help="Continue from this checkpoint file, or from this run folder.")
-]
-ScoresOption = Annotated[
-    str, typer.Option(help="Anomaly scores, separated by commas. Default: those of the head.")
-]
-TrainDataOption = Annotated[
-    str | None, typer.Option(help=f"Training set of scores that are fitted on one, {_SET}.")
-]
-SmoothOption = Annotated[
-    bool, typer.Option("--smooth", help="Also report the scores after SML's dilated smoothing.")
-]
-BoundariesOption = Annotated[
-    bool,
-    typer.Option("--suppress-boundaries", help="Also report the scores after SML's boundary suppression."),
-]
-ComponentsOption = Annotated[
-    str | None, typer.Option(help="Also report component metrics: of the preset anomaly or obstacle.")
-]
-ResultsOption = Annotated[
-    Path | None,
-    typer.Option(
-        help="Results file; results it already holds are kept. Default: results.json beside the model."
-    ),
-]
-
-
 def _show_version(wanted: bool) -> None:
     if wanted:
         from gmmseg import __version__
 
-        _say(f"gmmseg {__version__}")
+        say(f"gmmseg {__version__}")
         raise typer.Exit
 
 
@@ -143,7 +99,7 @@ def train(
         config, [*(overrides or []), *([f"preset={preset}"] if preset is not None else [])]
     )
     if print_config:
-        _say(dump_config(settings), nl=False)
+        say(dump_config(settings), nl=False)
     else:
         _train(settings, out or Path("runs") / settings.name, resume, resume_from, cpu)
 
@@ -154,9 +110,9 @@ def _train(settings: "Config", folder: Path, resume: bool, resume_from: Path | N
 
     source = named_checkpoint(resume_from) if resume_from else folder if resume else None
     with _stoppable():
-        weights = run.train(settings, folder, resume=source, cpu=cpu, say=_note)
+        weights = run.train(settings, folder, resume=source, cpu=cpu, say=note)
     if run.join_processes().is_main_process:
-        _say(f"weights in {weights}")
+        say(f"weights in {weights}")
 
 
 @app.command()
@@ -176,11 +132,11 @@ def fit(
 
     refuse_weights(out)
     dataset = _judged_sets(model, [data], "train")[0]
-    with _Bar("fitting") as bar:
+    with Bar("fitting") as bar:
         fitted, history = run.fit(run.open_model(model), dataset, components, passes=passes, progress=bar)
-    _say("mean log-likelihood at each pass: " + ", ".join(f"{value:.2f}" for value in history))
+    say("mean log-likelihood at each pass: " + ", ".join(f"{value:.2f}" for value in history))
     fitted.save_pretrained(out)
-    _say(f"weights in {out}")
+    say(f"weights in {out}")
 
 
 @app.command()
@@ -202,10 +158,10 @@ def calibrate(
     if not model.is_dir():
         raise FileNotFoundError(f"{model}: no such folder; give a run folder or a folder of weights")
     state = run.join_processes()
-    with _Bar("calibrating") as bar:
+    with Bar("calibrating") as bar:
         chosen = run.calibrate(model, _open(data), device=state.device, progress=bar)
     for folder, choices in chosen.items() if state.is_main_process else ():
-        _say(f"{folder}: threshold {choices.threshold:.4g}, temperature {choices.temperature:.3f}")
+        say(f"{folder}: threshold {choices.threshold:.4g}, temperature {choices.temperature:.3f}")
 
 
 @app.command()
@@ -232,7 +188,7 @@ def evaluate(
 
     _refuse_unknown_components(components)
     segmenter, target = _model_and_results(model, out)
-    with _Bar("evaluating") as bar:
+    with Bar("evaluating") as bar:
         results = run.evaluate(
             segmenter,
             Path(model).name,
@@ -266,7 +222,7 @@ def score(
     from gmmseg.evaluation.records import refuse_other_model
 
     refuse_other_model(out, name, None)
-    with _Bar("scoring") as bar:
+    with Bar("scoring") as bar:
         results = evaluate_score_files(
             scores, masks, name=name, components=components, intervals=intervals, progress=bar
         )
@@ -288,7 +244,7 @@ def compare(
     if format not in ("markdown", "csv", "latex"):
         raise ValueError(f"unknown format {format!r}: choose markdown, csv or latex")
     comparison = tables.compare([load_results(path) for path in results], paper=paper or [])
-    _say(getattr(comparison, format)())
+    say(getattr(comparison, format)())
 
 
 @app.command()
@@ -317,8 +273,8 @@ def predict(
         device=state.device,
     )
     if predictor.segmenter.threshold is None and state.is_main_process:
-        _note(f"{model} has no threshold yet, so no unknown masks; gmmseg calibrate {model} finds one")
-    with _Bar("predicting") as bar:
+        note(f"{model} has no threshold yet, so no unknown masks; gmmseg calibrate {model} finds one")
+    with Bar("predicting") as bar:
         summary = predict_files(predictor, inputs, out, raw=raw, progress=bar)
     _tell_summary(summary, state.is_main_process)
 
@@ -328,9 +284,9 @@ def _tell_summary(summary: "PredictSummary", is_main_process: bool) -> None:
     from gmmseg import distributed
 
     if is_main_process:
-        _say(f"{summary.done} done, in {summary.out_dir}")
+        say(f"{summary.done} done, in {summary.out_dir}")
         for name, reason in summary.failed:
-            _say(f"not done: {printable(name)}: {printable(reason)}", err=True)
+            say(f"not done: {printable(name)}: {printable(reason)}", err=True)
     distributed.wait_for_all()  # a launcher ends all processes when the first one reports a failure
     if summary.failed:
         raise typer.Exit(1)
@@ -345,9 +301,9 @@ def demo(
     """Train a GMM segmenter and its softmax twin on built-in scenes, evaluate both, write a report."""
     from gmmseg.run.demo import run_demo
 
-    with _Bar("judging") as bar, _stoppable():
-        report = run_demo(out, seed=seed, steps=steps, say=_say, progress=bar)
-    _say(f"report: {report}")
+    with Bar("judging") as bar, _stoppable():
+        report = run_demo(out, seed=seed, steps=steps, say=say, progress=bar)
+    say(f"report: {report}")
 
 
 @app.command()
@@ -365,7 +321,7 @@ def report(
     from gmmseg.run.report import write_report
 
     write_report(sources, _judged_sets(sources[0], data or []), out)
-    _say(f"report: {out}")
+    say(f"report: {out}")
 
 
 @app.command(name="import")
@@ -379,7 +335,7 @@ def import_reference(
 
     refuse_weights(out)
     read(checkpoint).save_pretrained(out)
-    _say(f"weights in {out}")
+    say(f"weights in {out}")
 
 
 @app.command()
@@ -389,7 +345,7 @@ def zoo() -> None:
 
     width = max(len(name) for name in ZOO)
     for name, entry in ZOO.items():
-        _say(f"{name:<{width}}  {entry.summary}")
+        say(f"{name:<{width}}  {entry.summary}")
 
 
 @app.command()
@@ -397,7 +353,7 @@ def configs() -> None:
     """Print the names of the configurations that come with the package."""
     from gmmseg.config import shipped_configs
 
-    _say("\n".join(shipped_configs()))
+    say("\n".join(shipped_configs()))
 
 
 @data_app.command()
@@ -411,9 +367,9 @@ def check(
     """
     from gmmseg.data.check import check_dataset
 
-    with _Bar("checking") as bar:
+    with Bar("checking") as bar:
         found = check_dataset(name, root, progress=bar)
-    _say(str(found))
+    say(str(found))
     if not found.ok:
         raise typer.Exit(1)
 
@@ -423,7 +379,7 @@ def list_datasets() -> None:
     """Print the names of the known data sets."""
     from gmmseg.data import DATASETS
 
-    _say("\n".join(DATASETS))
+    say("\n".join(DATASETS))
 
 
 @data_app.command()
@@ -434,22 +390,12 @@ def convert_coco_stuff(
     """Convert the raw .mat files of COCO-Stuff 10k; writes images and label PNGs."""
     from gmmseg.data.coco_stuff import convert
 
-    with _Bar("converting") as bar:
+    with Bar("converting") as bar:
         counts = convert(raw, out, progress=bar)
-    _say(", ".join(f"{split}: {count}" for split, count in counts.items()))
+    say(", ".join(f"{split}: {count}" for split, count in counts.items()))
 
 
 # What the commands share --------------------------------------------------------------------------------
-
-
-def _say(text: str, *, nl: bool = True, err: bool = False) -> None:
-    """Print lines of text; names in it may hold anything, and none of it may steer the terminal."""
-    typer.echo(printable(text, keep="\n"), nl=nl, err=err)
-
-
-def _note(message: str) -> None:
-    """A remark that is no result: one line to the error stream."""
-    _say(f"gmmseg: {printable(message)}", err=True)
 
 
 @contextmanager
@@ -460,33 +406,9 @@ def _stoppable() -> Iterator[None]:
     try:
         yield
     except Interrupted as stopped:
-        _note(str(stopped))
+        note(str(stopped))
         _leave_process_group()  # all processes stop together
         raise typer.Exit(130) from None
-
-
-class _Bar:
-    """A progress callback (done, total, name) that draws a bar; starts anew when the count does."""
-
-    def __init__(self, what: str) -> None:
-        self.what = what
-        self.bar: Any = None
-
-    def __enter__(self) -> "_Bar":
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if self.bar is not None:
-            self.bar.close()
-
-    def __call__(self, done: int, total: int | None, name: str = "") -> None:
-        from tqdm import tqdm
-
-        if self.bar is None or done < self.bar.n or total != self.bar.total:
-            self.__exit__()
-            silent = os.environ.get("RANK", "0") != "0"  # one bar for all processes
-            self.bar = tqdm(total=total, desc=self.what, unit="image", dynamic_ncols=True, disable=silent)
-        self.bar.update(done - self.bar.n)
 
 
 def _open(spec: str, default_split: str | None = None) -> Any:
@@ -548,15 +470,15 @@ def _record(results: dict[str, Any], target: Path) -> None:
     from gmmseg.report.tables import compare
 
     record_results(results, target)
-    _say(compare([results]).markdown())
-    _say(f"results in {target}")
+    say(compare([results]).markdown())
+    say(f"results in {target}")
 
 
 def main() -> None:
     """Run a command; errors a user can correct are one line, without traceback (GMMSEG_DEBUG=1 shows it)."""
     try:
         with warnings.catch_warnings():
-            warnings.showwarning = lambda message, *where, **more: _note(str(message))
+            warnings.showwarning = lambda message, *where, **more: note(str(message))
             app()
     except SystemExit as done:
         if not done.code:
