@@ -11,6 +11,7 @@ import gmmseg
 from gmmseg.mixture import PRESETS, OnlineEM
 from gmmseg.models import SoftmaxHead, WeightsError
 from gmmseg.models.heads import HeadSettings
+from gmmseg.models.masks import MaskSegmenter
 from gmmseg.models.segmenter import Segmenter
 from gmmseg.models.unet import TinyUNetFeatures
 
@@ -60,6 +61,14 @@ def test_what_was_found_after_training_is_kept_and_older_files_go_without(segmen
     (folder / "config.json").write_text(json.dumps(config))
     older = gmmseg.from_pretrained(folder)
     assert (older.threshold, older.temperature, older.typical) == (-1.5, 1.0, None)
+
+
+def test_the_class_method_loads_the_same_and_only_its_own_kind(segmenter: Segmenter, folder: Path) -> None:
+    again = Segmenter.from_pretrained(folder)
+    with torch.no_grad():
+        assert torch.equal(again(IMAGES).logits, segmenter(IMAGES).logits)
+    with pytest.raises(TypeError, match="holds a Segmenter, not a MaskSegmenter"):
+        MaskSegmenter.from_pretrained(folder)
 
 
 def test_two_files_and_no_training_state(segmenter: Segmenter, folder: Path) -> None:
