@@ -1,6 +1,6 @@
 """Configuration as typed data: YAML or TOML in, a `Config` out, anything unknown refused.
 
-Nothing below the composition root (run.py) knows that files exist.
+Nothing below the composition root (run/) knows that configuration files exist.
 """
 
 import tomllib
