@@ -37,7 +37,7 @@ def seconds_of(segmenter: Segmenter, images: torch.Tensor) -> tuple[float, float
 def twins(name: str, num_classes: int) -> tuple[Segmenter, Segmenter]:
     """The network with either head, over the same features."""
     generative = gmmseg.build(name, num_classes=num_classes).eval()
-    softmax = gmmseg.build(name, num_classes=num_classes, head="softmax").eval()
+    softmax = gmmseg.build(name, num_classes=num_classes, preset="softmax").eval()
     softmax.features = generative.features
     return generative.to(memory_format=torch.channels_last), softmax.to(memory_format=torch.channels_last)
 

@@ -41,17 +41,12 @@ LOOKS = 5
 COMMON = ["train.validate_every=100000", "train.save_every=100000"]
 SHORT = "train.steps=500"  # ablations
 
-PAPER = ["model.head=paper", "em.preset=paper", "train.likelihood_weight=0"]
-REFERENCE = [
-    *("model.head=reference", "em.preset=reference", "data.balanced=true"),
-    *("train.component_weight=0.01", "train.likelihood_weight=0", "train.link_multiplier=1"),
-]
 # Variant -> what differs from the shipped camvid configuration.
 MAIN = {
-    "softmax": ["model.head=softmax"],
+    "softmax": ["preset=softmax"],
     "gmm_default": [],
-    "gmm_paper": PAPER,
-    "gmm_reference": REFERENCE,
+    "gmm_paper": ["preset=paper"],
+    "gmm_reference": ["preset=reference"],
 }
 POLE = ["model.head.projection=batch_norm", "model.head.coordinates=pole"]
 QUEUE = ["em.memory=queue", "em.memory_float16=true"]

@@ -53,12 +53,30 @@ def test_every_command_explains_itself():
         assert len(result.output) > 150
 
 
-def test_public_names_are_reachable_and_wrong_ones_are_refused():
-    import pytest
+def test_the_version_is_the_packages_and_loads_no_torch():
+    code = (
+        "import sys\nsys.argv = ['gmmseg', '--version']\nfrom gmmseg.cli import main\n"
+        "try: main()\nexcept SystemExit as done: print('code', done.code)"
+    )
+    assert not modules_after(code) & {"torch", *HEAVY}
+    from importlib.metadata import version
 
-    import gmmseg
+    from typer.testing import CliRunner
 
-    for name in gmmseg.__all__:
-        assert getattr(gmmseg, name) is not None
-    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
-        _ = gmmseg.nonsense
+    from gmmseg.cli import app
+
+    result = CliRunner().invoke(app, ["--version"])
+    assert (result.exit_code, result.output) == (0, f"gmmseg {version('gmmseg')}\n")
+
+
+def test_the_preset_option_is_the_override_of_that_name():
+    from typer.testing import CliRunner
+
+    from gmmseg.cli import app
+    from gmmseg.config import dump_config, load_config
+
+    words = ["train", "scenes", "em.loops=2", "--print-config", "--preset"]
+    result = CliRunner().invoke(app, [*words, "paper"])
+    assert result.output == dump_config(load_config("scenes", ["preset=paper", "em.loops=2"]))
+    refused = CliRunner().invoke(app, [*words, "papre"])
+    assert "preset is 'papre': choose paper" in str(refused.exception)

@@ -1,14 +1,23 @@
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 import yaml
 
-from gmmseg.config import ConfigError, dump_config, load_config, parse_config, shipped_configs
+from gmmseg.config import (
+    DATA_PRESETS,
+    ConfigError,
+    config_tree,
+    dump_config,
+    load_config,
+    parse_config,
+    shipped_configs,
+)
 from gmmseg.data import DATASETS
 from gmmseg.mixture import PRESETS
 from gmmseg.models.heads import HEAD_PRESETS
 from gmmseg.models.zoo import ZOO
+from gmmseg.training.train_settings import TRAIN_PRESETS
 
 PAPER_ARCHITECTURES = (
     "fcn_resnet101",
@@ -37,6 +46,7 @@ def test_every_cell_of_the_papers_tables_is_shipped_with_its_recipe():
             assert config.train.steps == expected
             assert config.model.head == HEAD_PRESETS["paper"]
             assert config.em == PRESETS["paper"]
+            assert (config.preset, config.train.likelihood_weight) == ("paper", 0)
     assert load_config("ade20k_fcn_resnet101").train.optimizer == "sgd"
     segformer = load_config("cityscapes_segformer_mit_b5").train
     assert segformer.learning_rate * segformer.backbone_multiplier == pytest.approx(6e-5)
@@ -61,6 +71,69 @@ def test_overrides_reach_into_sections_and_presets():
     paper = load_config("ade20k_fcn_resnet101", ["model.head.components=3"]).model.head
     assert paper == replace(HEAD_PRESETS["paper"], components=3)
     assert load_config("ade20k_fcn_resnet101", ["model.head.preset=softmax"]).model.head.kind == "softmax"
+
+
+SPELT_OUT = {
+    "default": [],
+    "paper": ["model.head=paper", "em.preset=paper", "train.likelihood_weight=0"],
+    "reference": [
+        *("model.head=reference", "em.preset=reference", "data.balanced=true"),
+        *("train.component_weight=0.01", "train.likelihood_weight=0", "train.link_multiplier=1"),
+    ],
+    "softmax": ["model.head=softmax"],
+}
+FORMAT1 = Path(__file__).parent / "fixtures" / "format1"
+
+
+@pytest.mark.parametrize("word", SPELT_OUT)
+def test_a_preset_is_what_its_parts_are_and_its_word_is_written_down(word):
+    config = load_config("camvid", [f"preset={word}"])
+    assert config == load_config("camvid", SPELT_OUT[word])
+    written = yaml.safe_load(dump_config(config))
+    assert written["preset"] == word
+    assert set(written["em"]) == set(asdict(config.em)), "every field is spelt out beside the word"
+    read = parse_config(written)
+    assert (read, read.preset) == (config, word)
+
+
+def test_the_rooms_of_a_preset_know_the_same_words():
+    assert set(HEAD_PRESETS) == set(TRAIN_PRESETS) == set(DATA_PRESETS) == set(SPELT_OUT)
+    assert set(PRESETS) == set(SPELT_OUT) - {"softmax"}
+
+
+def test_single_fields_hold_over_the_preset_in_any_order():
+    fields = ["em.hard=true", "model.head.components=3", "train.likelihood_weight=0.1", "data.balanced=true"]
+    first, last = (
+        load_config("scenes", each) for each in (["preset=paper", *fields], [*fields, "preset=paper"])
+    )
+    assert first == last
+    assert first.em == replace(PRESETS["paper"], hard=True)
+    assert first.model.head == replace(HEAD_PRESETS["paper"], components=3)
+    assert first.train.likelihood_weight == 0.1
+    assert first.data.balanced
+    twin = load_config("scenes", ["preset=paper", "model.head=softmax", "em.preset=reference"])
+    assert (twin.model.head.kind, twin.em) == ("softmax", PRESETS["reference"])
+    assert load_config("scenes", ["preset=softmax", "em.hard=false"]).model.head.kind == "softmax"
+
+
+def test_a_preset_on_top_replaces_the_fields_of_the_one_below(tmp_path):
+    (tmp_path / "run.yaml").write_text(dump_config(load_config("scenes", ["preset=paper", "em.loops=2"])))
+    (tmp_path / "own.yaml").write_text("include: [run.yaml]\npreset: reference\n")
+    for config in (
+        load_config(tmp_path / "run.yaml", ["preset=reference"]),
+        load_config(tmp_path / "own.yaml"),
+    ):
+        assert config == load_config("scenes", ["preset=reference"])
+        assert config.preset == "reference"
+
+
+@pytest.mark.parametrize(("name", "word"), [("scenes", "default"), ("paper", "paper"), ("held", "reference")])
+def test_configurations_of_the_first_format_keep_their_fields(name, word):
+    read, tree = load_config(FORMAT1 / f"{name}.yaml"), yaml.safe_load((FORMAT1 / f"{name}.yaml").read_text())
+    hidden = ["data.held_out=[car]", "data.balanced=false"] if name == "held" else []
+    now = load_config("scenes", [*SPELT_OUT[word], *hidden])
+    assert (read.em, read.model, read.data) == (now.em, now.model, now.data)
+    assert config_tree(read)["train"] == tree["train"]
 
 
 def test_the_word_no_is_a_precision_although_yaml_reads_it_as_false(tmp_path):

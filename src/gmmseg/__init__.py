@@ -1,10 +1,10 @@
 """Segmentation that knows what it does not know: Gaussian mixture classifiers for any network.
 
-Importing this package loads torch and nothing heavier; the names below are fetched when first used.
+Importing this package loads torch and nothing heavier; the names below are loaded when first used.
 """
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gmmseg import torchvision_repair
 
@@ -12,28 +12,49 @@ torchvision_repair.install()
 
 __version__ = "0.1.0"
 
-# Public name -> the module that defines it.
-_HOMES = {
-    "ClassMixture": "gmmseg.mixture",
-    "OnlineEM": "gmmseg.mixture",
-    "Segmenter": "gmmseg.models",
-    "GMMHead": "gmmseg.models",
-    "SoftmaxHead": "gmmseg.models",
-    "convert": "gmmseg.models",
-    "build": "gmmseg.models",
-    "from_pretrained": "gmmseg.models",
-    "Predictor": "gmmseg.inference",
-    "Prediction": "gmmseg.inference",
-}
+__all__ = [
+    "PRESETS",
+    "AnomalyCurve",
+    "ClassMixture",
+    "EMSettings",
+    "GMMHead",
+    "HeadSettings",
+    "OnlineEM",
+    "Prediction",
+    "Predictor",
+    "Segmenter",
+    "SoftmaxHead",
+    "__version__",
+    "build",
+    "convert",
+    "from_pretrained",
+    "open_dataset",
+]
 
-__all__ = ["__version__", *_HOMES]
+if TYPE_CHECKING:  # what editors and type checkers see
+    from gmmseg.data import open_dataset
+    from gmmseg.evaluation import AnomalyCurve
+    from gmmseg.inference import Prediction, Predictor
+    from gmmseg.mixture import PRESETS, ClassMixture, EMSettings, OnlineEM
+    from gmmseg.models import GMMHead, HeadSettings, Segmenter, SoftmaxHead, build, from_pretrained
+    from gmmseg.models.convert import convert  # gmmseg.models has a module of that name, too
+else:  # the same names, each loaded when first used
+    _ROOMS = {
+        "gmmseg.data": ("open_dataset",),
+        "gmmseg.evaluation": ("AnomalyCurve",),
+        "gmmseg.inference": ("Prediction", "Predictor"),
+        "gmmseg.mixture": ("PRESETS", "ClassMixture", "EMSettings", "OnlineEM"),
+        "gmmseg.models": (
+            *("GMMHead", "HeadSettings", "Segmenter", "SoftmaxHead"),
+            *("build", "convert", "from_pretrained"),
+        ),
+    }
+    _HOMES = {name: room for room, names in _ROOMS.items() for name in names}
 
+    def __getattr__(name: str) -> Any:
+        if name in _HOMES:
+            return getattr(import_module(_HOMES[name]), name)
+        raise AttributeError(f"module 'gmmseg' has no attribute {name!r}")
 
-def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(import_module(_HOMES[name]), name)
-    raise AttributeError(f"module 'gmmseg' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+    def __dir__() -> list[str]:
+        return sorted(__all__)

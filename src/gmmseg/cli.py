@@ -1,16 +1,45 @@
-"""Words -> run.*: the command line. Nothing heavy is imported before a command runs."""
+"""The command line: words become calls of `gmmseg.run`. Nothing heavy is imported before a command runs.
+
+The commands stand first, each registered by its decorator; then what they have in common, and `main`.
+"""
 
 import os
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from gmmseg.cli_options import (
+    BoundariesOption,
+    ComponentsOption,
+    ConfigArgument,
+    DataOption,
+    Model,
+    ModelOption,
+    OverridesArgument,
+    PixelsOption,
+    PresetOption,
+    ResultsOption,
+    ResumeFromOption,
+    ResumeOption,
+    ScoresOption,
+    ShortSideOption,
+    SmoothOption,
+    StrideOption,
+    TrainDataOption,
+    WindowOption,
+)
 from gmmseg.printable import printable
+from gmmseg.terminal import Bar, note, say
+
+if TYPE_CHECKING:
+    from gmmseg.config import Config
+    from gmmseg.inference.predict_files import PredictSummary
+    from gmmseg.models import Segmenter
 
 UNEXPECTED = "internal error"
 """How the message of an exception begins that no code expected."""
@@ -20,69 +49,70 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    help="Segmentation that knows what it does not know: train, judge, see.",
+    help="Segmentation that knows what it does not know: train, evaluate and use models.",
 )
-data_app = typer.Typer(no_args_is_help=True, help="Look at data sets.")
+data_app = typer.Typer(no_args_is_help=True, help="Check and list data sets.")
 app.add_typer(data_app, name="data")
 
-Model = Annotated[
-    str, typer.Argument(help="Run folder, folder of weights, or hf:owner/name on the Hugging Face hub.")
-]
-DataOption = Annotated[
-    list[str],
-    typer.Option(
-        "--data", "-d", help="NAME:ROOT[:SPLIT], such as camvid:~/camvid:test. May be given several times."
-    ),
-]
 
-_OVERRIDE = "Default: as in the model's validation; 0 for none."
-WindowOption = Annotated[int | None, typer.Option(min=0, help=f"Side of sliding windows. {_OVERRIDE}")]
-StrideOption = Annotated[int | None, typer.Option(min=0, help=f"Stride of sliding windows. {_OVERRIDE}")]
-ShortSideOption = Annotated[
-    int | None, typer.Option(min=0, help=f"Resize images to this shorter side first. {_OVERRIDE}")
-]
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from gmmseg import __version__
+
+        say(f"gmmseg {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _common(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_show_version, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+# Commands ----------------------------------------------------------------------------------------------
 
 
 @app.command()
 def train(
-    config: Annotated[
-        str, typer.Argument(help="A .yaml or .toml file, or the name of a shipped configuration.")
-    ],
-    overrides: Annotated[
-        list[str] | None, typer.Argument(help="section.key=value, such as train.steps=100.")
-    ] = None,
+    config: ConfigArgument,
+    overrides: OverridesArgument = None,
+    preset: PresetOption = None,
     out: Annotated[
         Path | None, typer.Option(help="Run folder. Default: runs/<name of the configuration>.")
     ] = None,
-    resume: Annotated[
-        bool, typer.Option(help="Continue the run in this folder from its newest checkpoint.")
-    ] = False,
-    resume_from: Annotated[
-        Path | None, typer.Option(help="Continue from this checkpoint file, or run folder.")
-    ] = None,
-    print_config: Annotated[bool, typer.Option(help="Print the whole configuration and leave.")] = False,
+    resume: ResumeOption = False,
+    resume_from: ResumeFromOption = None,
+    print_config: Annotated[bool, typer.Option(help="Only print the whole configuration.")] = False,
     cpu: Annotated[bool, typer.Option(help="Use the CPU even where there is a GPU.")] = False,
 ) -> None:
-    """Train a segmenter.
+    """Train a segmenter; writes weights, checkpoints, log and configuration to the run folder.
 
     Several GPUs: torchrun --standalone --nproc-per-node 8 -m gmmseg.cli train CONFIG. The same works for
     calibrate, evaluate and predict.
     """
     from gmmseg.config import dump_config, load_config
 
-    settings = load_config(config, overrides or [])
+    settings = load_config(
+        config, [*(overrides or []), *([f"preset={preset}"] if preset is not None else [])]
+    )
     if print_config:
-        _say(dump_config(settings), nl=False)
-        return
+        say(dump_config(settings), nl=False)
+    else:
+        _train(settings, out or Path("runs") / settings.name, resume, resume_from, cpu)
+
+
+def _train(settings: "Config", folder: Path, resume: bool, resume_from: Path | None, cpu: bool) -> None:
     from gmmseg import run
     from gmmseg.training.checkpoint import named_checkpoint
 
-    folder = out or Path("runs") / settings.name
     source = named_checkpoint(resume_from) if resume_from else folder if resume else None
     with _stoppable():
-        weights = run.train(settings, folder, resume=source, cpu=cpu, say=_note)
+        weights = run.train(settings, folder, resume=source, cpu=cpu, say=note)
     if run.join_processes().is_main_process:
-        _say(f"weights in {weights}")
+        say(f"weights in {weights}")
 
 
 @app.command()
@@ -91,42 +121,47 @@ def fit(
     data: Annotated[str, typer.Option("--data", "-d", help="Labelled training set, NAME:ROOT[:SPLIT].")],
     out: Annotated[Path, typer.Option(help="Folder for the fitted weights.")],
     components: Annotated[int, typer.Option(min=1, help="Gaussians per class.")] = 5,
-    passes: Annotated[int, typer.Option(min=1, help="Passes of EM over the set, at most.")] = 20,
+    passes: Annotated[int, typer.Option(min=1, help="Largest number of passes of EM over the set.")] = 20,
 ) -> None:
-    """Fit mixtures on the frozen features of a trained softmax model (the paper's post-hoc variant)."""
+    """Fit mixtures to the frozen features of a trained softmax model; writes the weights of the new model.
+
+    This is the paper's post-hoc variant: the network itself is not trained again.
+    """
     from gmmseg import run
     from gmmseg.training.run_folder import refuse_weights
 
     refuse_weights(out)
-    dataset = run.judged_sets(model, _open(data, default_split="train"))[0]
-    with _Bar("fitting") as bar:
+    dataset = _judged_sets(model, [data], "train")[0]
+    with Bar("fitting") as bar:
         fitted, history = run.fit(run.open_model(model), dataset, components, passes=passes, progress=bar)
-    _say("mean log-likelihood at each pass: " + ", ".join(f"{value:.2f}" for value in history))
+    say("mean log-likelihood at each pass: " + ", ".join(f"{value:.2f}" for value in history))
     fitted.save_pretrained(out)
-    _say(f"weights in {out}")
+    say(f"weights in {out}")
 
 
 @app.command()
 def calibrate(
     model: Annotated[Path, typer.Argument(help="Run folder, or a folder of weights.")],
     data: Annotated[
-        str, typer.Option("--data", "-d", help="Labelled images not trained on, NAME:ROOT[:SPLIT].")
+        str,
+        typer.Option("--data", "-d", help="Labelled images the model was not trained on, NAME:ROOT[:SPLIT]."),
     ],
 ) -> None:
-    """Choose the unknown's threshold and the posterior's temperature anew, on labelled images of yours.
+    """Find the threshold of the unknown and the temperature of the posterior on your labelled images.
 
-    Also what is typical of each class. `train` does so by itself on the validation set; this is for fitted,
-    imported or converted weights, and for images of another place. The weights stay as they are.
+    Also the typical evidence of each class. `train` does this on the validation set; use `calibrate` for
+    fitted, imported or converted weights, and for images of another place. The values are saved beside the
+    weights, which do not change, and are printed.
     """
     from gmmseg import run
 
     if not model.is_dir():
         raise FileNotFoundError(f"{model}: no such folder; give a run folder or a folder of weights")
     state = run.join_processes()
-    with _Bar("calibrating") as bar:
+    with Bar("calibrating") as bar:
         found = run.calibrate(model, _open(data), device=state.device, progress=bar)
     for folder, calibration in found.items() if state.is_main_process else ():
-        _say(
+        say(
             f"{folder}: threshold {calibration.threshold:.4g}, temperature {calibration.temperature:.3f}, "
             "in calibration.json"
         )
@@ -136,134 +171,100 @@ def calibrate(
 def evaluate(
     model: Model,
     data: DataOption,
-    scores: Annotated[
-        str, typer.Option(help="Anomaly scores, comma separated. Default: those of the head.")
-    ] = "",
-    train_data: Annotated[
-        str | None, typer.Option(help="Training set for scores that need statistics.")
-    ] = None,
-    smooth: Annotated[
-        bool, typer.Option("--smooth", help="Also report scores after SML's dilated smoothing.")
-    ] = False,
-    suppress_boundaries: Annotated[
-        bool,
-        typer.Option("--suppress-boundaries", help="Also report scores after SML's boundary suppression."),
-    ] = False,
-    components: Annotated[str | None, typer.Option(help="Component metrics: anomaly or obstacle.")] = None,
+    scores: ScoresOption = "",
+    train_data: TrainDataOption = None,
+    smooth: SmoothOption = False,
+    suppress_boundaries: BoundariesOption = False,
+    components: ComponentsOption = None,
     window: WindowOption = None,
     stride: StrideOption = None,
     short_side: ShortSideOption = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            help="Results file; what it holds already is kept. Default: results.json beside the model."
-        ),
-    ] = None,
+    out: ResultsOption = None,
 ) -> None:
-    """Judge a model on labelled sets, anomaly sets, or both; writes results.json and prints a table.
+    """Evaluate a model on labelled sets, anomaly sets, or both; writes results.json and prints a table.
 
-    A run that held classes out (data.held_out) is judged on the others, and on how well it finds the hidden
-    ones: both come from the same labelled set.
+    A run that held classes out (data.held_out) is evaluated on the other classes, and on how well it finds
+    the hidden ones: both come from the same labelled set.
     """
     from gmmseg import run
-    from gmmseg.evaluation.components import PRESETS
-    from gmmseg.evaluation.postprocessing import BoundarySuppression, DilatedSmoothing
-    from gmmseg.evaluation.records import record_results, refuse_other_model
     from gmmseg.models import InferenceSettings
-    from gmmseg.models.saving import digest
-    from gmmseg.report.tables import compare
 
-    if components is not None and components not in PRESETS:
-        raise ValueError(f"no component preset {components!r}; there are {', '.join(PRESETS)}")
-    state = run.join_processes()
-    steps: list[Any] = [BoundarySuppression()] if suppress_boundaries else []
-    steps += [DilatedSmoothing()] if smooth else []
-    segmenter = run.open_model(model).to(state.device)
-    target = out or _beside(model) / "results.json"
-    refuse_other_model(target, Path(model).name, digest(segmenter))
-    with _Bar("evaluating") as bar:
+    _refuse_unknown_components(components)
+    segmenter, target = _model_and_results(model, out)
+    with Bar("evaluating") as bar:
         results = run.evaluate(
             segmenter,
             Path(model).name,
-            [part for each in data for part in run.judged_sets(model, _open(each))],
+            _judged_sets(model, data),
             run.Judging(
                 [name for name in scores.split(",") if name],
-                steps,
+                _steps(suppress_boundaries, smooth),
                 components,
                 InferenceSettings(short_side, window, stride),
             ),
-            training_set=run.judged_sets(model, _open(train_data, default_split="train"))[0]
-            if train_data
-            else None,
+            training_set=_judged_sets(model, [train_data], "train")[0] if train_data else None,
             progress=bar,
         )
-    if state.is_main_process:
-        record_results(results, target)
-        _say(compare([results]).markdown())
-        _say(f"results in {target}")
+    if run.join_processes().is_main_process:
+        _record(results, target)
 
 
 @app.command()
 def score(
     scores: Annotated[
-        Path, typer.Option(help="Folder of score maps: .npy, .npz, .png or .h5; higher = stranger.")
+        Path, typer.Option(help="Folder of score maps: .npy, .npz, .png or .h5; higher = more anomalous.")
     ],
     masks: Annotated[Path, typer.Option(help="Folder of masks: 0 normal, 1 anomaly, 255 ignore.")],
-    name: Annotated[str, typer.Option(help="What to call these scores.")] = "scores",
-    components: Annotated[str | None, typer.Option(help="Component metrics: anomaly or obstacle.")] = None,
-    intervals: Annotated[bool, typer.Option(help="Confidence intervals by bootstrap over images.")] = False,
+    name: Annotated[str, typer.Option(help="Name of these scores in the results.")] = "scores",
+    components: ComponentsOption = None,
+    intervals: Annotated[
+        bool, typer.Option(help="Also report confidence intervals by bootstrap over images.")
+    ] = False,
     out: Annotated[Path, typer.Option(help="Where to write the results.")] = Path("results.json"),
 ) -> None:
-    """Judge anybody's saved score maps with the same code; no model needed."""
-    from gmmseg.evaluation import evaluate_score_files, record_results
+    """Evaluate saved score maps of any method; writes results and prints a table. Needs no model."""
+    from gmmseg.evaluation import evaluate_score_files
     from gmmseg.evaluation.records import refuse_other_model
-    from gmmseg.report.tables import compare
 
     refuse_other_model(out, name, None)
-    with _Bar("scoring") as bar:
+    with Bar("scoring") as bar:
         results = evaluate_score_files(
             scores, masks, name=name, components=components, intervals=intervals, progress=bar
         )
-    record_results(results, out)
-    _say(compare([results]).markdown())
-    _say(f"results in {out}")
+    _record(results, out)
 
 
 @app.command()
 def compare(
     results: Annotated[list[Path], typer.Argument(help="results.json files.")],
     paper: Annotated[
-        list[str] | None, typer.Option(help="Quote the paper's figures of this model beside them.")
+        list[str] | None, typer.Option(help="Also show the figures that the paper reports for this model.")
     ] = None,
     format: Annotated[str, typer.Option(help="markdown, csv or latex.")] = "markdown",
 ) -> None:
-    """Results side by side."""
+    """Print results side by side, as a table."""
     from gmmseg.evaluation import load_results
     from gmmseg.report import tables
 
     if format not in ("markdown", "csv", "latex"):
         raise ValueError(f"unknown format {format!r}: choose markdown, csv or latex")
     comparison = tables.compare([load_results(path) for path in results], paper=paper or [])
-    _say(getattr(comparison, format)())
+    say(getattr(comparison, format)())
 
 
 @app.command()
 def predict(
     inputs: Annotated[list[Path], typer.Argument(help="Images, folders of images, or videos.")],
-    model: Annotated[
-        str, typer.Option("--model", "-m", help="Run folder, folder of weights, or hf:owner/name on the hub.")
-    ],
+    model: ModelOption,
     out: Annotated[Path, typer.Option(help="Folder for the pictures.")] = Path("predictions"),
     raw: Annotated[bool, typer.Option(help="Also write labels, posterior and anomaly as .npz.")] = False,
     window: WindowOption = None,
     stride: StrideOption = None,
     short_side: ShortSideOption = None,
-    max_pixels: Annotated[
-        int | None, typer.Option(min=1, help="Largest image to read. Default: 67 million pixels.")
-    ] = None,
+    max_pixels: PixelsOption = None,
 ) -> None:
-    """Label map, overlay, anomaly heat map and unknown mask of images, folders and videos."""
-    from gmmseg import distributed, run
+    """Predict images, folders and videos; writes label map, overlay, anomaly heat map and unknown mask."""
+    from gmmseg import run
     from gmmseg.images import MAX_PIXELS
     from gmmseg.inference import Predictor, predict_files
 
@@ -278,13 +279,20 @@ def predict(
     )
     calibration = predictor.segmenter.calibration
     if (calibration is None or calibration.threshold is None) and state.is_main_process:
-        _note(f"{model} has no threshold yet, so no unknown masks; gmmseg calibrate {model} finds one")
-    with _Bar("predicting") as bar:
+        note(f"{model} has no threshold yet, so no unknown masks; gmmseg calibrate {model} finds one")
+    with Bar("predicting") as bar:
         summary = predict_files(predictor, inputs, out, raw=raw, progress=bar)
-    if state.is_main_process:
-        _say(f"{summary.done} done, in {summary.out_dir}")
+    _tell_summary(summary, state.is_main_process)
+
+
+def _tell_summary(summary: "PredictSummary", is_main_process: bool) -> None:
+    """Say what was predicted and what was not; files that failed end the command with code 1."""
+    from gmmseg import distributed
+
+    if is_main_process:
+        say(f"{summary.done} done, in {summary.out_dir}")
         for name, reason in summary.failed:
-            _say(f"not done: {printable(name)}: {printable(reason)}", err=True)
+            say(f"not done: {printable(name)}: {printable(reason)}", err=True)
     distributed.wait_for_all()  # a launcher ends all processes when the first one reports a failure
     if summary.failed:
         raise typer.Exit(1)
@@ -296,64 +304,62 @@ def demo(
     seed: Annotated[int, typer.Option(min=0, help="Seed of both trainings.")] = 0,
     steps: Annotated[int | None, typer.Option(min=1, help="Training steps of each model.")] = None,
 ) -> None:
-    """Train a GMM segmenter and its softmax twin on built-in scenes, judge both, write a report."""
+    """Train a GMM segmenter and its softmax twin on built-in scenes, evaluate both, write a report."""
     from gmmseg.run.demo import run_demo
 
-    with _Bar("judging") as bar, _stoppable():
-        report = run_demo(out, seed=seed, steps=steps, say=_say, progress=bar)
-    _say(f"report: {report}")
+    with Bar("judging") as bar, _stoppable():
+        report = run_demo(out, seed=seed, steps=steps, say=say, progress=bar)
+    say(f"report: {report}")
 
 
 @app.command()
 def report(
     sources: Annotated[
-        list[Path], typer.Argument(help="Run folders or results.json files, the subject first.")
+        list[Path], typer.Argument(help="Run folders or results.json files, the main one first.")
     ],
     data: Annotated[
-        list[str] | None, typer.Option("--data", "-d", help="NAME:ROOT[:SPLIT] for pictures.")
+        list[str] | None,
+        typer.Option("--data", "-d", help="Data sets for example pictures, NAME:ROOT[:SPLIT]."),
     ] = None,
     out: Annotated[Path, typer.Option(help="The HTML file.")] = Path("report.html"),
 ) -> None:
-    """One self-contained HTML page about runs or results."""
-    from gmmseg import run
+    """Write one HTML page about runs or results, with everything it shows inside the file."""
     from gmmseg.run.report import write_report
 
-    write_report(
-        sources, [part for each in data or [] for part in run.judged_sets(sources[0], _open(each))], out
-    )
-    _say(f"report: {out}")
+    write_report(sources, _judged_sets(sources[0], data or []), out)
+    say(f"report: {out}")
 
 
 @app.command(name="import")
 def import_reference(
     checkpoint: Annotated[Path, typer.Argument(help="Checkpoint of the reference project (.pth).")],
-    out: Annotated[Path, typer.Option(help="Folder for the weights in our format.")],
+    out: Annotated[Path, typer.Option(help="Folder for the weights.")],
 ) -> None:
-    """Read a checkpoint of the reference project (SegFormer) and write it in our format."""
+    """Read a checkpoint of the reference project (SegFormer); writes its weights in gmmseg's format."""
     from gmmseg.models.reference_import import import_reference as read
     from gmmseg.training.run_folder import refuse_weights
 
     refuse_weights(out)
     read(checkpoint).save_pretrained(out)
-    _say(f"weights in {out}")
+    say(f"weights in {out}")
 
 
 @app.command()
 def zoo() -> None:
-    """The named networks."""
+    """Print the names of the networks that can be built, each with a line about it."""
     from gmmseg.models.zoo import ZOO
 
     width = max(len(name) for name in ZOO)
     for name, entry in ZOO.items():
-        _say(f"{name:<{width}}  {entry.summary}")
+        say(f"{name:<{width}}  {entry.summary}")
 
 
 @app.command()
 def configs() -> None:
-    """The configurations that come with the package."""
+    """Print the names of the configurations that come with the package."""
     from gmmseg.config import shipped_configs
 
-    _say("\n".join(shipped_configs()))
+    say("\n".join(shipped_configs()))
 
 
 @data_app.command()
@@ -361,22 +367,25 @@ def check(
     name: Annotated[str, typer.Argument(help="Name of the data set, see `gmmseg data list`.")],
     root: Annotated[Path, typer.Argument(help="Its folder.")],
 ) -> None:
-    """Count pairs, find missing or unreadable files and undefined labels, show class shares."""
+    """Check a data set; prints the pairs, missing or unreadable files, undefined labels and class shares.
+
+    Ends with code 1 where something is wrong.
+    """
     from gmmseg.data.check import check_dataset
 
-    with _Bar("checking") as bar:
+    with Bar("checking") as bar:
         found = check_dataset(name, root, progress=bar)
-    _say(str(found))
+    say(str(found))
     if not found.ok:
         raise typer.Exit(1)
 
 
 @data_app.command(name="list")
 def list_datasets() -> None:
-    """The data sets known by name."""
+    """Print the names of the known data sets."""
     from gmmseg.data import DATASETS
 
-    _say("\n".join(DATASETS))
+    say("\n".join(DATASETS))
 
 
 @data_app.command()
@@ -384,59 +393,28 @@ def convert_coco_stuff(
     raw: Annotated[Path, typer.Argument(help="The unpacked COCO-Stuff 10k v1.1 release (.mat files).")],
     out: Annotated[Path, typer.Argument(help="Folder for images/ and annotations/.")],
 ) -> None:
-    """COCO-Stuff 10k from its raw .mat files to images and label PNGs."""
+    """Convert the raw .mat files of COCO-Stuff 10k; writes images and label PNGs."""
     from gmmseg.data.coco_stuff import convert
 
-    with _Bar("converting") as bar:
+    with Bar("converting") as bar:
         counts = convert(raw, out, progress=bar)
-    _say(", ".join(f"{split}: {count}" for split, count in counts.items()))
+    say(", ".join(f"{split}: {count}" for split, count in counts.items()))
 
 
-def _say(text: str, *, nl: bool = True, err: bool = False) -> None:
-    """Print lines of text; names in it may hold anything, and none of it may steer the terminal."""
-    typer.echo(printable(text, keep="\n"), nl=nl, err=err)
-
-
-def _note(message: str) -> None:
-    """Something worth knowing that is no result: one line to the error stream."""
-    _say(f"gmmseg: {printable(message)}", err=True)
+# What the commands share --------------------------------------------------------------------------------
 
 
 @contextmanager
 def _stoppable() -> Iterator[None]:
-    """A training asked to stop says where its state is and how to go on; typer would drop its words."""
+    """A training that was asked to stop says where its state is and how to continue; typer would drop it."""
     from gmmseg.training.trainer import Interrupted
 
     try:
         yield
     except Interrupted as stopped:
-        _note(str(stopped))
+        note(str(stopped))
         _leave_process_group()  # all processes stop together
         raise typer.Exit(130) from None
-
-
-class _Bar:
-    """A progress callback (done, total, name) that draws a bar; starts anew when the count does."""
-
-    def __init__(self, what: str) -> None:
-        self.what = what
-        self.bar: Any = None
-
-    def __enter__(self) -> "_Bar":
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if self.bar is not None:
-            self.bar.close()
-
-    def __call__(self, done: int, total: int | None, name: str = "") -> None:
-        from tqdm import tqdm
-
-        if self.bar is None or done < self.bar.n or total != self.bar.total:
-            self.__exit__()
-            silent = os.environ.get("RANK", "0") != "0"  # one bar for all processes
-            self.bar = tqdm(total=total, desc=self.what, unit="image", dynamic_ncols=True, disable=silent)
-        self.bar.update(done - self.bar.n)
 
 
 def _open(spec: str, default_split: str | None = None) -> Any:
@@ -455,16 +433,58 @@ def _is_anomaly_set(name: str) -> bool:
     return name == "scenes_anomaly" or (name in LAYOUTS and LAYOUTS[name].label_space is None)
 
 
-def _beside(model: str) -> Path:
-    folder = Path(model)
-    return folder if folder.is_dir() else Path(".")
+def _judged_sets(source: str | Path, specs: Sequence[str], default_split: str | None = None) -> list[Any]:
+    """What the model of ``source`` is evaluated on for these data sets; see `run.judged_sets`."""
+    from gmmseg import run
+
+    return [part for spec in specs for part in run.judged_sets(source, _open(spec, default_split))]
+
+
+def _model_and_results(model: str, out: Path | None) -> tuple["Segmenter", Path]:
+    """The model on this process's device, and the results file, which must not be another model's."""
+    from gmmseg import run
+    from gmmseg.evaluation.records import refuse_other_model
+    from gmmseg.models.saving import digest
+
+    segmenter = run.open_model(model).to(run.join_processes().device)
+    folder = Path(model) if Path(model).is_dir() else Path(".")
+    target = out or folder / "results.json"
+    refuse_other_model(target, Path(model).name, digest(segmenter))
+    return segmenter, target
+
+
+def _refuse_unknown_components(components: str | None) -> None:
+    from gmmseg.evaluation.components import PRESETS
+
+    if components is not None and components not in PRESETS:
+        raise ValueError(f"no component preset {components!r}; there are {', '.join(PRESETS)}")
+
+
+def _steps(suppress_boundaries: bool, smooth: bool) -> list[Any]:
+    """The steps of SML that are asked for, in their order."""
+    from gmmseg.evaluation.postprocessing import BoundarySuppression, DilatedSmoothing
+
+    return [
+        *([BoundarySuppression()] if suppress_boundaries else []),
+        *([DilatedSmoothing()] if smooth else []),
+    ]
+
+
+def _record(results: dict[str, Any], target: Path) -> None:
+    """Write results to their file and print their table."""
+    from gmmseg.evaluation.records import record_results
+    from gmmseg.report.tables import compare
+
+    record_results(results, target)
+    say(compare([results]).markdown())
+    say(f"results in {target}")
 
 
 def main() -> None:
-    """Run a command; errors a user can mend are one line, without a traceback (GMMSEG_DEBUG=1 shows it)."""
+    """Run a command; errors a user can correct are one line, without traceback (GMMSEG_DEBUG=1 shows it)."""
     try:
         with warnings.catch_warnings():
-            warnings.showwarning = lambda message, *where, **more: _note(str(message))
+            warnings.showwarning = lambda message, *where, **more: note(str(message))
             app()
     except SystemExit as done:
         if not done.code:
@@ -484,7 +504,7 @@ def main() -> None:
 
 
 def _complain(message: str, code: int) -> None:
-    """One line on the error stream, and out."""
+    """Print one line to the error stream and exit with ``code``."""
     print(f"gmmseg: {printable(' '.join(message.split()))}", file=sys.stderr)
     sys.exit(code)
 

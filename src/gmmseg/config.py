@@ -1,14 +1,15 @@
 """Configuration as typed data: YAML or TOML in, a `Config` out, anything unknown refused.
 
-Nothing below the composition root (run.py) knows that files exist.
+Nothing below the composition root (run/) knows that configuration files exist.
 """
 
 import tomllib
+from collections.abc import Collection
 from dataclasses import asdict, dataclass, field, fields
 from difflib import get_close_matches
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import yaml
 from pydantic import ConfigDict, TypeAdapter, ValidationError
@@ -17,7 +18,7 @@ from gmmseg.bounds import Factor, FolderName, Side, Text, Workers, broken_rule, 
 from gmmseg.mixture.em_settings import PRESETS, EMSettings
 from gmmseg.models.heads import HEAD_PRESETS, HeadSettings, head_settings, present_words
 from gmmseg.models.inference_settings import InferenceSettings
-from gmmseg.training.train_settings import TrainSettings
+from gmmseg.training.train_settings import TRAIN_PRESETS, TrainSettings
 
 SHIPPED = files("gmmseg") / "configs"
 LARGEST = 1_000_000
@@ -61,6 +62,10 @@ class DataSettings:
             raise ValueError(f"scale must be ascending, got {list(self.scale)}")
 
 
+DATA_PRESETS = {word: {"balanced": word == "reference"} for word in HEAD_PRESETS}
+"""What a preset says about the sampling of images."""
+
+
 @dataclass(frozen=True)
 class ModelSettings:
     """``name`` as in ``gmmseg zoo``; ``weights`` of the backbone: none, "pretrained" (hub) or a file."""
@@ -80,6 +85,9 @@ class Config:
     __pydantic_config__ = ConfigDict(extra="forbid")
 
     name: FolderName = "run"
+    preset: Literal["default", "paper", "reference", "softmax"] = field(default="default", compare=False)
+    """The word that gave head, EM, loss weights and sampling their values, before single fields were set.
+    Two configurations with the same fields are equal, whichever word they came from."""
     data: DataSettings = DataSettings()
     model: ModelSettings = ModelSettings()
     em: EMSettings = PRESETS["default"]
@@ -92,27 +100,39 @@ class Config:
 
 
 def load_config(source: str | Path, overrides: list[str] | tuple[str, ...] = ()) -> Config:
-    """The configuration of a file, or of a shipped name, with ``section.key=value`` overrides on top."""
-    merged = read_tree(find_config(source))
+    """The configuration of a file, or of a shipped name, with ``section.key=value`` overrides on top.
+
+    The overrides are one layer: a preset among them replaces what the file says about the fields of a preset,
+    and their other keys hold on top of it, in whatever order they are given.
+    """
+    given: dict[str, Any] = {}
     for override in overrides:
-        merged = _merge(merged, _parse_override(override))
-    return parse_config(merged, str(source))
+        given = _merge(given, _parse_override(override))
+    return parse_config(_layered(read_tree(find_config(source)), given), str(source))
 
 
 def parse_config(tree: dict[str, Any], source: str = "configuration") -> Config:
-    """A Config from nested dictionaries; presets named in ``em`` and ``model.head`` are filled in."""
+    """A Config from nested dictionaries: the values of the preset, then the fields given beside it.
+
+    ``em.preset`` and ``model.head`` (a word) choose another preset for their section alone.
+    """
     tree = {key: value for key, value in tree.items() if key != "include"}
-    em, model = _section(tree, "em", source), _section(tree, "model", source)
+    preset = _known_preset(tree.get("preset", "default"), HEAD_PRESETS, "preset", source)
+    em, model, train, data = (_section(tree, name, source) for name in ("em", "model", "train", "data"))
     em = {RENAMED_EM.get(key, key): value for key, value in em.items() if key not in OBSOLETE_EM}
-    tree["em"] = _with_preset(em, {name: asdict(each) for name, each in PRESETS.items()}, "em", source)
-    train = _section(tree, "train", source)
     if train.get("precision") is False:  # which is how YAML reads the word no
-        tree["train"] = {**train, "precision": "no"}
-    if "head" in model:
-        word = isinstance(model["head"], str)
-        head = {"preset": model["head"]} if word else _section(model, "head", source, "model.")
-        heads = {name: asdict(head_settings(name)) for name in (*HEAD_PRESETS, "gmm")}
-        tree["model"] = {**model, "head": _with_preset(present_words(head), heads, "model.head", source)}
+        train = {**train, "precision": "no"}
+    word = isinstance(model.get("head"), str)
+    head = {"preset": model["head"]} if word else _section(model, "head", source, "model.")
+    heads = {name: asdict(head_settings(name)) for name in (*HEAD_PRESETS, "gmm")}
+    ems = {name: asdict(each) for name, each in PRESETS.items()}
+    em_preset = preset if preset in PRESETS else "default"  # a softmax head has no EM
+    tree |= {
+        "data": {**DATA_PRESETS[preset], **data},
+        "model": {**model, "head": _with_preset(present_words(head), heads, preset, "model.head", source)},
+        "em": _with_preset(em, ems, em_preset, "em", source),
+        "train": {**TRAIN_PRESETS[preset], **train},
+    }
     _refuse_unknown(tree, Config, source, "")
     try:
         return TypeAdapter(Config).validate_python(tree)
@@ -173,8 +193,8 @@ def read_tree(path: Path, inside: tuple[Path, ...] = ()) -> dict[str, Any]:
     for included in _includes(tree, path):
         if included.resolve() in (*inside, path.resolve()):
             raise ConfigError(f"{path}: includes {included}, which includes it in turn; take one of them out")
-        base = _merge(base, read_tree(included, (*inside, path.resolve())))
-    return _merge(base, tree)
+        base = _layered(base, read_tree(included, (*inside, path.resolve())))
+    return _layered(base, tree)
 
 
 def _parsed(path: Path) -> Any:
@@ -216,6 +236,26 @@ def _one_line(error: Exception) -> str:
     return " ".join(str(error).split()) or type(error).__name__
 
 
+def _layered(base: dict[str, Any], top: dict[str, Any]) -> dict[str, Any]:
+    """One file, or all overrides, over what lies below.
+
+    A preset on top replaces the fields that presets set: a copied configuration, which spells every field
+    out, would otherwise keep them under another word.
+    """
+    return _merge(_without_preset_fields(base) if "preset" in top else base, top)
+
+
+def _without_preset_fields(tree: dict[str, Any]) -> dict[str, Any]:
+    """``tree`` without the fields that a preset sets."""
+    set_by_presets = {"data": DATA_PRESETS["default"], "model": ("head",), "train": TRAIN_PRESETS["default"]}
+    kept = {key: value for key, value in tree.items() if key not in ("em", "preset")}
+    for name, fields_set in set_by_presets.items():
+        section = kept.get(name)
+        if isinstance(section, dict):
+            kept[name] = {key: value for key, value in section.items() if key not in fields_set}
+    return kept
+
+
 def _merge(base: dict[str, Any], top: dict[str, Any]) -> dict[str, Any]:
     """``top`` over ``base``. Keys given on top of a section that only names its preset keep the preset."""
     merged = dict(base)
@@ -250,14 +290,18 @@ def _section(tree: dict[str, Any], name: str, source: str, where: str = "") -> d
 
 
 def _with_preset(
-    section: dict[str, Any], presets: dict[str, dict], where: str, source: str
+    section: dict[str, Any], presets: dict[str, dict], default: str, where: str, source: str
 ) -> dict[str, Any]:
-    """The named preset's values with the section's own on top."""
+    """The values of the preset the section names, or of the default, with the section's own on top."""
     section = dict(section)
-    name = section.pop("preset", "default")
-    if not isinstance(name, str) or name not in presets:
-        raise ConfigError(f"{source}: {where}.preset is {shown(name)}: choose {', '.join(presets)}")
+    name = _known_preset(section.pop("preset", default), presets, f"{where}.preset", source)
     return {**presets[name], **section}
+
+
+def _known_preset(name: Any, presets: Collection[str], where: str, source: str) -> str:
+    if not isinstance(name, str) or name not in presets:
+        raise ConfigError(f"{source}: {where} is {shown(name)}: choose {', '.join(presets)}")
+    return name
 
 
 def _refuse_unknown(tree: dict[str, Any], kind: Any, source: str, where: str) -> None:

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from gmmseg.data import Scenes, ScenesAnomaly
-from gmmseg.data.scenes import classes
+from gmmseg.data.scenes import palette
 from gmmseg.data.scenes.scenery import STRANGER, draw_scene
 from gmmseg.labels import IGNORE
 
@@ -47,7 +47,7 @@ def test_labels_are_the_classes_and_all_of_them_occur(scenes: list) -> None:
 
 def test_class_ids_and_names_agree() -> None:
     names = Scenes("train").label_space.names
-    assert [getattr(classes, name.upper()) for name in names] == list(range(len(names)))
+    assert [getattr(palette, name.upper()) for name in names] == list(range(len(names)))
 
 
 @pytest.mark.parametrize("name", Scenes("train").label_space.names)

@@ -211,7 +211,7 @@ def _logits(output: object) -> Tensor:
 def test_upsampling_of_the_original_follows_the_twins_logits(images: Tensor) -> None:
     """What convert leaves out is the resize at the end, nothing else."""
     model = NETWORKS["torchvision_fcn"][0]().eval()
-    twin = gmmseg.convert(model, head="softmax")
+    twin = gmmseg.convert(model, preset="softmax")
     with torch.no_grad():
         resized = F.interpolate(twin(images).logits, size=(64, 64), mode="bilinear", align_corners=False)
         assert torch.equal(resized, model(twin.normalise(images))["out"])

@@ -11,6 +11,7 @@ import gmmseg
 from gmmseg.mixture import PRESETS, OnlineEM
 from gmmseg.models import SoftmaxHead, WeightsError
 from gmmseg.models.heads import HeadSettings
+from gmmseg.models.masks import MaskSegmenter
 from gmmseg.models.segmenter import Segmenter
 from gmmseg.models.unet import TinyUNetFeatures
 
@@ -62,6 +63,14 @@ def test_weights_of_format_1_bring_what_was_found_after_training(segmenter, fold
     assert (older.calibration.threshold, older.temperature, older.calibration.typical) == (-1.5, 1.0, None)
     (folder / "config.json").write_text(json.dumps({**old, "threshold": None}))
     assert gmmseg.from_pretrained(folder).calibration is None
+
+
+def test_the_class_method_loads_the_same_and_only_its_own_kind(segmenter: Segmenter, folder: Path) -> None:
+    again = Segmenter.from_pretrained(folder)
+    with torch.no_grad():
+        assert torch.equal(again(IMAGES).logits, segmenter(IMAGES).logits)
+    with pytest.raises(TypeError, match="holds a Segmenter, not a MaskSegmenter"):
+        MaskSegmenter.from_pretrained(folder)
 
 
 def test_two_files_and_no_training_state(segmenter: Segmenter, folder: Path) -> None:

@@ -1,6 +1,7 @@
 """Every architecture, in a small size, through the same laws; the full sizes by their parameter counts."""
 
 from collections.abc import Callable
+from dataclasses import asdict
 from functools import partial
 
 import pytest
@@ -11,7 +12,7 @@ import gmmseg
 from gmmseg.labels import IGNORE
 from gmmseg.mixture import PRESETS, OnlineEM
 from gmmseg.models import zoo
-from gmmseg.models.heads import HeadSettings, head_settings
+from gmmseg.models.heads import HEAD_PRESETS, HeadSettings, head_settings
 from gmmseg.models.huggingface import segformer, swin_config, swin_mask2former, swin_upernet
 from gmmseg.models.masks import mask_segmenter
 from gmmseg.models.segmenter import Segmenter
@@ -166,7 +167,18 @@ def test_every_name_builds(name: str) -> None:
     assert isinstance(segmenter.backbone, torch.nn.Module)
 
 
+@pytest.mark.parametrize("word", HEAD_PRESETS)
+def test_a_preset_gives_the_head_of_that_word_unless_a_head_is_given(word: str) -> None:
+    segmenter = gmmseg.build("tiny_unet", num_classes=3, preset=word)
+    assert segmenter.recipe["head"] == asdict(HEAD_PRESETS[word])
+    assert segmenter.recipe == gmmseg.build("tiny_unet", num_classes=3, head=word).recipe
+    own = HeadSettings(components=2, dim=8)
+    assert gmmseg.build("tiny_unet", num_classes=3, preset=word, head=own).recipe["head"] == asdict(own)
+
+
 def test_refusals() -> None:
+    with pytest.raises(ValueError, match=r"'papre'.*paper"):
+        gmmseg.build("tiny_unet", num_classes=3, preset="papre")
     with pytest.raises(ValueError, match=r"unknown network 'resnet'.*tiny_unet"):
         gmmseg.build("resnet", num_classes=3)
     with pytest.raises(ValueError, match="num_classes"):

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from gmmseg.report import panels, plots
-from gmmseg.report.report import Report
-from gmmseg.report.sections import Column, Highlight, Section, Table
+from gmmseg.report.html import Report
+from gmmseg.report.parts import Column, Highlight, Section, Table
 
 NAMES = ("road", "building", "sky", "tree", "car")
 COLOURS = ((128, 64, 128), (110, 110, 110), (70, 130, 180), (80, 142, 60), (0, 0, 142))

@@ -3,8 +3,8 @@ from html.parser import HTMLParser
 
 import pytest
 
-from gmmseg.report.html import page
-from gmmseg.report.sections import Column, Figure, Highlight, Section, Table
+from gmmseg.report.html import Report
+from gmmseg.report.parts import Column, Figure, Highlight, Section, Table
 
 
 class Reader(HTMLParser):
@@ -37,7 +37,7 @@ class Reader(HTMLParser):
 
 def table_html(*rows, **column) -> str:
     columns = (Column("model"), Column("score", **column))
-    return page("t", "", (), (Section("s", tables=(Table(columns, rows),)),))
+    return Report("t", (Section("s", tables=(Table(columns, rows),)),)).html()
 
 
 def test_the_page_is_well_formed_and_complete(report):
@@ -80,7 +80,7 @@ def test_what_is_written_by_others_is_escaped():
     section = Section(
         evil, evil, (Table((Column(evil),), ((evil,),), evil),), (figure,), ((evil, (1, 2, 3)),), (), evil
     )
-    text = page(evil, evil, (Highlight(evil, evil, evil),), (section,))
+    text = Report(evil, (section,), evil, (Highlight(evil, evil, evil),)).html()
     assert "<script" not in text
     assert text.count("&lt;script&gt;") >= 10
     assert Reader(text).all("img")[0]["alt"] == evil
@@ -97,7 +97,7 @@ def test_the_best_of_a_column_stands_out_whichever_end_is_better():
 
 
 def test_texts_become_paragraphs_with_code():
-    text = page("t", "", (), (Section("s", "first\nline\n\nsecond `a < b`"),))
+    text = Report("t", (Section("s", "first\nline\n\nsecond `a < b`"),)).html()
     assert "<p>first\nline</p>" in text
     assert "<p>second <code>a &lt; b</code></p>" in text
 
@@ -116,3 +116,18 @@ def test_parts_that_make_no_sense_are_refused():
         Column("x", "bigger")
     with pytest.raises(ValueError, match="has 1 cells for 2 columns"):
         Table((Column("a"), Column("b")), (("x",),))
+
+
+def test_a_report_is_written_whole_over_an_older_one(report, tmp_path):
+    path = tmp_path / "new" / "report.html"
+    report.write(path)
+    assert path.read_text(encoding="utf-8") == report.html()
+    other = Report("Other", (Section("One"),))
+    other.write(path)
+    assert path.read_text(encoding="utf-8") == other.html()
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_the_same_parts_give_the_same_page(report):
+    assert report.html() == report.html()
+    assert len(report.html()) < 2_000_000

@@ -109,5 +109,5 @@ def test_the_same_numbers_give_the_same_bytes_and_other_figures_other_identifier
 
 
 def test_matplotlib_is_loaded_only_to_draw():
-    code = "import sys, gmmseg.report.plots, gmmseg.report.report; sys.exit('matplotlib' in sys.modules)"
+    code = "import sys, gmmseg.report.plots, gmmseg.report.html; sys.exit('matplotlib' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -3,7 +3,7 @@ import io
 import pytest
 from PIL import Image
 
-from gmmseg.report.sections import Figure, Gallery
+from gmmseg.report.parts import Figure, Gallery
 from gmmseg.report.sheet import contact_sheet
 
 

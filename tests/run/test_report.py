@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from gmmseg.evaluation import build_results, write_results
-from gmmseg.run.report import _highlights, distinct_names, open_subjects, write_report
+from gmmseg.run.report import distinct_names, open_sources, write_report
 
 
 def closed(miou):
@@ -22,14 +22,6 @@ def results(path: Path, **sets) -> Path:
     return path
 
 
-def test_highlights_are_the_subjects_own_and_compare_the_same_set(tmp_path):
-    subject = results(tmp_path / "subject/results.json", val=closed(0.5))
-    twin = results(tmp_path / "twin/results.json", other=closed(0.1), val=closed(0.6), strange=anomaly(0.9))
-    found = _highlights(open_subjects([subject, twin]))
-    assert [(each.label, each.value, each.note) for each in found[:1]] == [("mIoU", "50.0 %", "twin 60.0 %")]
-    assert not any("AP" in each.label for each in found), "the twin's number is not the subject's"
-
-
 def test_runs_of_one_folder_name_are_told_apart(tmp_path):
     sources = [
         results(tmp_path / place / "gmm/results.json", val=closed(0.5), strange=anomaly(0.3)).parent
@@ -40,7 +32,7 @@ def test_runs_of_one_folder_name_are_told_apart(tmp_path):
     for name in ("first/gmm", "second/gmm"):
         assert f"{name}: msp" in page
     with pytest.raises(ValueError, match="twice"):
-        open_subjects([sources[0], sources[0]])
+        open_sources([sources[0], sources[0]])
 
 
 def test_names_take_as_many_folders_as_they_need():

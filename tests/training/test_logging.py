@@ -6,7 +6,7 @@ import json
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from gmmseg.report.logs import read_log
+from gmmseg.report.stored import read_log
 from gmmseg.training.logging import RunLog
 
 

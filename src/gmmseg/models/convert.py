@@ -35,7 +35,8 @@ class Dissection:
 def convert(
     model: nn.Module,
     *,
-    head: str | HeadSettings = "default",
+    preset: str = "default",
+    head: str | HeadSettings | None = None,
     num_classes: int | None = None,
     classifier: str | None = None,
     mean: Triple = IMAGENET_MEAN,
@@ -44,11 +45,11 @@ def convert(
     """A segmenter that shares the weights of ``model``, with a new head; ``model`` itself stays as it is.
 
     ``model`` comes from transformers, segmentation-models-pytorch or torchvision, or is any module with
-    its last convolution (or linear layer over channels-last maps) named by ``classifier``. ``head`` as in
-    `build`; "softmax" keeps the classifier of the model, so it is the model's honest twin.
+    its last convolution (or linear layer over channels-last maps) named by ``classifier``. ``preset`` and
+    ``head`` as in `build`; "softmax" keeps the classifier of the model, so it is the model's honest twin.
     ``num_classes``: None keeps the model's. ``mean`` and ``std``: what the model was trained with.
     """
-    settings = head_settings(head)
+    settings = head_settings(preset if head is None else head)
     if num_classes is not None and num_classes < 1:
         raise ValueError(f"num_classes must be at least 1, got {num_classes}")
     segmenter = _converted(share_weights(model), settings, num_classes, classifier, mean, std)

@@ -3,7 +3,7 @@
 from collections.abc import Collection
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -154,6 +154,16 @@ class Segmenter(nn.Module):
         A calibration is written beside them as calibration.json.
         """
         write_checkpoint(self, Path(folder))
+
+    @classmethod
+    def from_pretrained(cls, folder: str | Path, *, architecture: nn.Module | None = None) -> Self:
+        """The segmenter that `save_pretrained` wrote to ``folder``; see `gmmseg.from_pretrained`."""
+        from gmmseg.models.pretrained import from_pretrained  # which builds segmenters, and so imports this
+
+        segmenter = from_pretrained(folder, architecture=architecture)
+        if not isinstance(segmenter, cls):
+            raise TypeError(f"{folder} holds a {type(segmenter).__name__}, not a {cls.__name__}")
+        return segmenter
 
     def push_to_hub(self, repo_id: str, *, private: bool = False, token: str | None = None) -> str:
         """Upload what `save_pretrained` writes to the Hugging Face hub; returns the address."""

@@ -162,18 +162,24 @@ ZOO: dict[str, Entry] = {
 
 
 def build(
-    name: str, *, num_classes: int, head: str | HeadSettings = "default", weights: str | None = None
+    name: str,
+    *,
+    num_classes: int,
+    preset: str = "default",
+    head: str | HeadSettings | None = None,
+    weights: str | None = None,
 ) -> Segmenter:
     """The network called ``name`` with a head for ``num_classes`` classes.
 
-    ``head``: default (or gmm), paper, reference, softmax, or HeadSettings. ``weights`` of the backbone:
-    None (random), "pretrained" (from the hub) or a .safetensors / .pth file.
+    ``preset``: default, paper, reference or softmax, as in a configuration. ``head``: such a word or
+    HeadSettings, in place of the preset's head. ``weights`` of the backbone: None (random), "pretrained"
+    (from the hub) or a .safetensors / .pth file.
     """
     if name not in ZOO:
         raise ValueError(f"unknown network {name!r}: choose one of {', '.join(ZOO)}")
     if num_classes < 1:
         raise ValueError(f"num_classes must be at least 1, got {num_classes}")
-    settings = head_settings(head)
+    settings = head_settings(preset if head is None else head)
     recipe = {"source": "zoo", "name": name, "num_classes": num_classes, "head": asdict(settings)}
     entry = ZOO[name]
     return entry.assemble(entry.network(num_classes, weights), num_classes, settings, recipe)

@@ -1,19 +1,44 @@
-"""Sections as one HTML page that asks nothing of anybody: styles, charts and pictures are inside it."""
+"""A report: a title, the numbers that matter most, and sections, as one HTML page.
+
+The page fetches nothing: styles, charts and pictures are inside it.
+"""
 
 import base64
 import math
 import re
+from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
+from pathlib import Path
 
-from gmmseg.report.sections import Cell, Column, Figure, Gallery, Highlight, Section, Table
+from gmmseg.atomic import write_bytes
+from gmmseg.report.parts import Cell, Column, Figure, Gallery, Highlight, Section, Table
 
 # The browser itself refuses whatever is not in the file.
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 
 
-def page(title: str, subtitle: str, highlights: tuple[Highlight, ...], sections: tuple[Section, ...]) -> str:
+@dataclass(frozen=True)
+class Report:
+    """Everything on the page, in order. ``subtitle`` may hold `code`."""
+
+    title: str
+    sections: tuple[Section, ...]
+    subtitle: str = ""
+    highlights: tuple[Highlight, ...] = ()
+
+    def html(self) -> str:
+        """One self-contained document: no scripts, and nothing fetched from anywhere."""
+        return _page(self)
+
+    def write(self, path: Path) -> None:
+        """Put the document at ``path``, whole or not at all."""
+        write_bytes(path, self.html().encode("utf-8", "backslashreplace"))
+
+
+def _page(report: Report) -> str:
     """The whole document."""
+    title, subtitle, sections = report.title, report.subtitle, report.sections
     anchors = [f"section-{number}" for number in range(1, len(sections) + 1)]
     links = "".join(
         f'<li><a href="#{anchor}">{escape(section.title)}</a></li>'
@@ -38,7 +63,7 @@ def page(title: str, subtitle: str, highlights: tuple[Highlight, ...], sections:
 </header>
 <nav aria-label="Contents"><ul>{links}</ul></nav>
 <main>
-{_highlights(highlights)}
+{_highlights(report.highlights)}
 {body}
 </main>
 </body>

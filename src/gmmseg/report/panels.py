@@ -10,7 +10,7 @@ from PIL import Image
 
 from gmmseg.inference.pictures import Colours, heat_colours, heat_limits, overlay, palette
 from gmmseg.labels import IGNORE
-from gmmseg.report.sections import Figure, Gallery
+from gmmseg.report.parts import Figure, Gallery
 
 LONGEST_SIDE = 480  # pixels: pictures in a report are looked at, not measured
 

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 
 from gmmseg.printable import printable
+from gmmseg.report.parts import Figure
 from gmmseg.report.projection import main_plane, most_frequent
-from gmmseg.report.sections import Figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -1,86 +1,226 @@
-"""What a report is made of: plain data, written by nobody but whoever assembles the report."""
+"""Numbers in, sections out: what the results, logs and predictions of models become on the page."""
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-Cell = str | float | int | None
-"""A table's cell; None and NaN mean there is no number, shown as a dash."""
+from torch import Tensor
 
-
-@dataclass(frozen=True)
-class Figure:
-    """An encoded picture. ``kind``: svg, png or jpeg; ``alt``: what it shows, for those who do not see it.
-
-    An SVG may use ``currentColor``: it is set into the page itself and follows its light or dark theme.
-    """
-
-    data: bytes
-    kind: str
-    alt: str
-    caption: str = ""
-
-    def __post_init__(self) -> None:
-        if self.kind not in ("svg", "png", "jpeg"):
-            raise ValueError(f"figure of kind {self.kind!r}: choose svg, png or jpeg")
-        if not self.alt:
-            raise ValueError("a figure needs an alt text that says what it shows")
+from gmmseg.inference.pictures import Colours
+from gmmseg.report import plots
+from gmmseg.report.panels import Example, panel
+from gmmseg.report.parts import Column, Figure, Highlight, Section, Table
+from gmmseg.report.stored import histogram_from_curve
 
 
-@dataclass(frozen=True)
-class Gallery:
-    """Pictures of one thing, ``columns`` to a row where the window is wide and two where it is narrow."""
-
-    title: str
-    pictures: tuple[Figure, ...]
-    columns: int = 4
-
-
-@dataclass(frozen=True)
-class Column:
-    """A heading; ``better``: higher, lower, or nothing to say; ``digits`` after the point of its numbers."""
+@dataclass(frozen=True, eq=False)
+class Subject:
+    """A model the report is about: its ``results`` as loaded from results.json (None where it has none), the
+    records of its training ``log``, and its ``config`` as text."""
 
     name: str
-    better: str = ""
-    digits: int = 1
-
-    def __post_init__(self) -> None:
-        if self.better not in ("", "higher", "lower"):
-            raise ValueError(f"column {self.name!r}: better is 'higher', 'lower' or '', not {self.better!r}")
+    results: dict[str, Any] | None
+    log: list[dict[str, Any]]
+    config: str
 
 
-@dataclass(frozen=True)
-class Table:
-    """Rows of cells under columns; the first cell names the row. The best numbers of a column stand out."""
+@dataclass(frozen=True, eq=False)
+class FittedPoints:
+    """Points (n d) of known classes with their labels (n), unknown points (m d) or None, and the means and
+    variances (c k d) of the mixtures that describe the classes."""
 
-    columns: tuple[Column, ...]
-    rows: tuple[tuple[Cell, ...], ...]
-    caption: str = ""
-
-    def __post_init__(self) -> None:
-        for row in self.rows:
-            if len(row) != len(self.columns):
-                raise ValueError(f"row {row} has {len(row)} cells for {len(self.columns)} columns")
+    points: Tensor
+    labels: Tensor
+    unknown: Tensor | None
+    means: Tensor
+    variances: Tensor
 
 
 @dataclass(frozen=True)
-class Highlight:
-    """One number for the top of the page: what it is, its value as text, and a remark."""
+class Classes:
+    """Names and colours of the classes, in the order of their train ids."""
 
-    label: str
-    value: str
-    note: str = ""
+    names: Sequence[str]
+    colours: Colours
 
 
-@dataclass(frozen=True)
-class Section:
-    """A chapter: paragraphs (parted by blank lines, `code` in backticks), then whatever of the rest there is.
+def highlights(subjects: Sequence[Subject]) -> tuple[Highlight, ...]:
+    """The main numbers of the first subject, with those of the others beside them."""
+    found = []
+    known, strange = _first_set(subjects, "closed_set"), _first_set(subjects, "anomaly")
+    for label, metric in (("mIoU", "miou"), ("calibration error (ECE)", "ece")):
+        values = {subject.name: entry["metrics"][metric] for subject, entry in known.items()}
+        found += _highlight(label, subjects[0], values)
+    best = {
+        subject.name: max(score["ap"] for score in entry["scores"].values())
+        for subject, entry in strange.items()
+    }
+    found += _highlight("AP on unknown objects, best score", subjects[0], best)
+    return tuple(found)
 
-    ``legend``: (name, RGB colour) pairs. ``details``: long text such as a configuration, folded away.
-    """
 
-    title: str
-    text: str = ""
-    tables: tuple[Table, ...] = ()
-    figures: tuple[Figure, ...] = ()
-    legend: tuple[tuple[str, tuple[int, int, int]], ...] = ()
-    galleries: tuple[Gallery, ...] = ()
-    details: str = ""
+def results_section(subjects: Sequence[Subject]) -> Section | None:
+    """Tables of the closed-set and the anomaly metrics; None where no subject has results."""
+    tables = [table for table in (_closed_set_table(subjects), _anomaly_table(subjects)) if table is not None]
+    text = (
+        "mIoU is that of one confusion matrix over the whole set; ECE has 15 bins of the top posterior. "
+        "AUROC, AP and FPR95 pool every pixel of the set. `nll` is the mixtures' negative log-likelihood "
+        "(`nll_winner`: of the best component alone), `typicality` how far it lies from what is usual for "
+        "the class a pixel is taken for; the other scores read the posterior or the logits."
+    )
+    return Section("Results", text, tuple(tables)) if tables else None
+
+
+def pictures_section(examples: Sequence[Example], classes: Classes) -> Section | None:
+    """What the models predict for each example; None without examples."""
+    if not examples:
+        return None
+    text = (
+        "Bright is strange. Striped pixels lie above the model's own threshold, chosen on known pixels alone."
+    )
+    return Section(
+        "What it looks like",
+        text,
+        legend=tuple(zip(classes.names, classes.colours)),
+        galleries=tuple(panel(example, classes.colours) for example in examples),
+    )
+
+
+def unknown_section(subjects: Sequence[Subject]) -> Section | None:
+    """ROC and precision-recall of every score on the first anomaly set, histograms of each model's best."""
+    curves: dict[str, dict[str, Any]] = {}
+    histograms: list[Figure] = []
+    for subject, entry in _first_set(subjects, "anomaly").items():
+        scores = {name: score for name, score in entry["scores"].items() if "curve" in score}
+        for name, score in scores.items():
+            numbers = {"auroc": score["auroc"], "ap": score["ap"]}
+            curves[f"{subject.name}: {name}"] = {**score["curve"], **numbers}
+        if scores:
+            best = max(scores, key=lambda name: scores[name]["ap"])
+            histogram = histogram_from_curve(scores[best]["curve"])
+            if histogram is not None:  # a score that is the same everywhere has none
+                histograms.append(plots.score_histogram(f"{subject.name}: {best}", histogram))
+    if not curves:
+        return None
+    key = next(key for _, key, _ in _entries(subjects, "anomaly"))
+    return Section(
+        "Finding the unknown",
+        f"Every pixel of `{key}`, ignored ones left out. The histograms show each model's best score.",
+        figures=(plots.roc_curves(curves), plots.pr_curves(curves), *histograms),
+    )
+
+
+def calibration_section(
+    subjects: Sequence[Subject], fitted: Sequence[tuple[FittedPoints, Classes]]
+) -> Section | None:
+    """The reliability diagram, and the points and mixtures of each model that has any; None without both."""
+    tables = {
+        subject.name: entry["reliability"]
+        for subject, entry in _first_set(subjects, "closed_set").items()
+        if "reliability" in entry
+    }
+    figures = [plots.reliability_diagram(tables)] if tables else []
+    figures += [_projection(*each) for each in fitted]
+    if not figures:
+        return None
+    text = (
+        "A calibrated model is right as often as it says: its line lies on the diagonal. Beside it the "
+        "points of known classes, the mixtures that describe them, and where unknown objects fall."
+    )
+    return Section("Calibration and the mixtures", text, figures=tuple(figures))
+
+
+def training_section(subjects: Sequence[Subject]) -> Section | None:
+    """Curves of loss, validation and EM's own numbers over the steps; None where no subject has a log."""
+    logs = {subject.name: subject.log for subject in subjects if subject.log}
+    if not logs:
+        return None
+    train = {name: [e for e in log if e.get("kind") == "train"] for name, log in logs.items()}
+    validation = {name: [e for e in log if e.get("kind") == "validation"] for name, log in logs.items()}
+    health = {
+        name: [{"step": e["step"], **e["em"]} for e in entries if isinstance(e.get("em"), dict)]
+        for name, entries in train.items()
+    }
+    figures = [plots.training_curve(train, "posterior", "cross-entropy of the posterior")]
+    if any(validation.values()):
+        figures.append(plots.training_curve(validation, "miou", "mIoU on the validation set"))
+    health = {name: entries for name, entries in health.items() if entries}
+    if health:
+        figures += plots.em_diagnostics(health)
+    return Section(
+        "Training", "Loss and validation, then what EM reports of its mixtures.", figures=tuple(figures)
+    )
+
+
+def settings_section(subjects: Sequence[Subject]) -> Section | None:
+    """The configurations, and the versions behind the first subject's results; None where there are none."""
+    texts = [f"# {subject.name}\n{subject.config}" for subject in subjects if subject.config]
+    known = [(subject.results or {}).get("versions") for subject in subjects[:1]]
+    versions = [f"# versions\n{each}" for each in known if each]
+    if not texts + versions:
+        return None
+    return Section("Settings", "Everything needed to run it again.", details="\n".join(texts + versions))
+
+
+def _entries(subjects: Iterable[Subject], task: str) -> Iterable[tuple[Subject, str, dict[str, Any]]]:
+    """(subject, set, entry) of all results of a task: closed_set or anomaly."""
+    for subject in subjects:
+        for key, entry in (subject.results or {"sets": {}})["sets"].items():
+            if entry["task"] == task:
+                yield subject, key, entry
+
+
+def _first_set(subjects: Sequence[Subject], task: str) -> dict[Subject, dict[str, Any]]:
+    """The entries of the first set of this kind that the first subject with any was judged on."""
+    entries = list(_entries(subjects, task))
+    return {subject: entry for subject, key, entry in entries if key == entries[0][1]}
+
+
+def _closed_set_table(subjects: Sequence[Subject]) -> Table | None:
+    rows = [
+        (subject.name, key, *(100 * entry["metrics"][name] for name in ("miou", "pixel_accuracy", "ece")))
+        for subject, key, entry in _entries(subjects, "closed_set")
+    ]
+    columns = (Column("mIoU %", "higher"), Column("accuracy %", "higher"), Column("ECE %", "lower", 2))
+    return _table("model", columns, rows, "Known classes") if rows else None
+
+
+def _anomaly_table(subjects: Sequence[Subject]) -> Table | None:
+    rows = [
+        (f"{subject.name}: {name}", key, *(100 * score[metric] for metric in ("auroc", "ap", "fpr95")))
+        for subject, key, entry in _entries(subjects, "anomaly")
+        for name, score in entry["scores"].items()
+    ]
+    columns = (Column("AUROC %", "higher"), Column("AP %", "higher"), Column("FPR95 %", "lower"))
+    caption = "Finding unknown objects, pooled over all pixels"
+    return _table("model: score", columns, rows, caption) if rows else None
+
+
+def _table(subject: str, columns: tuple[Column, ...], rows: list[tuple], caption: str) -> Table:
+    """Rows of (subject, set, numbers); a single set goes into the caption, so that phones show numbers."""
+    sets = {row[1] for row in rows}
+    if len(sets) > 1:
+        return Table((Column(subject), Column("set"), *columns), tuple(rows), caption)
+    narrow = tuple((row[0], *row[2:]) for row in rows)
+    return Table((Column(subject), *columns), narrow, f"{caption}: {sets.pop()}")
+
+
+def _highlight(label: str, subject: Subject, values: dict[str, float]) -> list[Highlight]:
+    """The subject's own value with the others' as a note; nothing where the subject has none."""
+    if subject.name not in values:
+        return []
+    texts = {name: f"{100 * value:.1f} %" for name, value in values.items()}
+    own = texts.pop(subject.name)
+    return [Highlight(label, own, ", ".join(f"{name} {text}" for name, text in texts.items()))]
+
+
+def _projection(fitted: FittedPoints, classes: Classes) -> Figure:
+    return plots.projection(
+        fitted.points,
+        fitted.labels,
+        fitted.means,
+        fitted.variances,
+        classes.names,
+        classes.colours,
+        unknown=fitted.unknown,
+    )

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from PIL import Image, ImageDraw, ImageFont
 
-from gmmseg.report.sections import Figure, Gallery
+from gmmseg.report.parts import Figure, Gallery
 
 _TILE, _CAPTION, _GAP = 320, 20, 8
 _PAPER, _INK = "white", "#222222"

@@ -20,7 +20,7 @@ from gmmseg.training.run_folder import LOCK_FILE, PARTS, WorkInFolder, locked
 MARK = ".demo"
 """A file in the folders a demo made, which the next one may clear."""
 MODELS = {"gmm": "default", "softmax": "softmax"}
-"""Name of the run -> head. Everything else is the same for both."""
+"""Name of the run -> preset. Everything else is the same for both."""
 
 
 def run_demo(
@@ -45,9 +45,9 @@ def _train_and_judge(
         CachedDataset(open_dataset(name, None, "test")) for name in ("scenes", "scenes_anomaly")
     )
     results = []
-    for name, head in MODELS.items():
+    for name, preset in MODELS.items():
         say(f"training {name} on the built-in street scenes")
-        overrides = [f"name={name}", f"model.head={head}", f"train.seed={seed}"]
+        overrides = [f"name={name}", f"preset={preset}", f"train.seed={seed}"]
         overrides += [f"train.steps={steps}"] if steps else []
         run.train(load_config("scenes", overrides), out / name)
         say(f"judging {name} on scenes with known and with unknown objects")

@@ -66,3 +66,16 @@ class TrainSettings:
     def extra_terms(self) -> tuple[str, ...]:
         """The optional terms of the loss that count for something."""
         return tuple(name for name in ("component", "likelihood") if self.weight(name) > 0)
+
+
+_DEFAULT = {
+    name: getattr(TrainSettings, name)
+    for name in ("likelihood_weight", "component_weight", "link_multiplier")
+}
+TRAIN_PRESETS: dict[str, dict[str, float]] = {
+    "default": _DEFAULT,
+    "paper": {**_DEFAULT, "likelihood_weight": 0.0},
+    "reference": {"likelihood_weight": 0.0, "component_weight": 0.01, "link_multiplier": 1.0},
+    "softmax": _DEFAULT,  # a softmax head has neither likelihood nor link
+}
+"""What a preset says about the loss and the link's learning rate."""

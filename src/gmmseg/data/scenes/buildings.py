@@ -7,9 +7,22 @@ from random import Random
 import numpy as np
 
 from gmmseg.data.scenes.canvas import Canvas, Surface, rgb
-from gmmseg.data.scenes.classes import BUILDING, FENCE, VEGETATION
 from gmmseg.data.scenes.ground import DICE, Street, cells
-from gmmseg.data.scenes.palette import BRICK, DARK, LEAF, METAL, PAINT, PLASTER, STONE, WOOD, pick, tone
+from gmmseg.data.scenes.palette import (
+    BRICK,
+    BUILDING,
+    DARK,
+    FENCE,
+    LEAF,
+    METAL,
+    PAINT,
+    PLASTER,
+    STONE,
+    VEGETATION,
+    WOOD,
+    pick,
+    tone,
+)
 from gmmseg.data.scenes.weather import Weather
 
 

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from random import Random
 
 from gmmseg.data.scenes.canvas import Canvas, Colour, Sketch
-from gmmseg.data.scenes.classes import CAR
-from gmmseg.data.scenes.palette import DARK, PAINT, WHITE, pick, tone
+from gmmseg.data.scenes.palette import CAR, DARK, PAINT, WHITE, pick, tone
 from gmmseg.data.scenes.things import sketch
 
 GLASS: Colour = (0.16, 0.19, 0.22)

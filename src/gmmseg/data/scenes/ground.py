@@ -6,8 +6,7 @@ from random import Random
 import numpy as np
 
 from gmmseg.data.scenes.canvas import Canvas, Colour, Surface, rgb
-from gmmseg.data.scenes.classes import PAVEMENT, ROAD, VEGETATION
-from gmmseg.data.scenes.palette import BRICK, LEAF, STONE, WHITE, pick, tone
+from gmmseg.data.scenes.palette import BRICK, LEAF, PAVEMENT, ROAD, STONE, VEGETATION, WHITE, pick, tone
 from gmmseg.data.scenes.weather import Weather
 
 DICE = np.random.default_rng(0).uniform(-1, 1, 4096).astype(np.float32)

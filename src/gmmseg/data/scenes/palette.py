@@ -1,8 +1,14 @@
-"""Colours of things. Paint, cloth and masonry are shared by several classes on purpose."""
+"""The classes of the built-in scenes and the colours of things.
+
+Paint, cloth and masonry are shared by several classes on purpose.
+"""
 
 from random import Random
 
 from gmmseg.data.scenes.canvas import Colour
+
+ROAD, PAVEMENT, BUILDING, FENCE, POLE, SIGN, VEGETATION, SKY, PERSON, CAR = range(10)
+"""Train ids."""
 
 PAINT: tuple[Colour, ...] = (
     (0.85, 0.85, 0.86), (0.12, 0.12, 0.14), (0.50, 0.52, 0.55), (0.65, 0.12, 0.12), (0.15, 0.25, 0.55),

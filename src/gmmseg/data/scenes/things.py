@@ -1,19 +1,22 @@
-"""What stands in the street: trees, poles, signs, people. Each class has several looks."""
+"""What stands in the street: trees, poles, signs, people. Each class has several appearances."""
 
 import math
 from random import Random
 
 from gmmseg.data.scenes.camera import Camera
-from gmmseg.data.scenes.canvas import Canvas, Sketch
-from gmmseg.data.scenes.classes import PERSON, POLE, SIGN, VEGETATION
+from gmmseg.data.scenes.canvas import Canvas, Colour, Sketch
 from gmmseg.data.scenes.palette import (
     CLOTH,
     DARK,
     HAIR,
     LEAF,
     METAL,
+    PERSON,
+    POLE,
+    SIGN,
     SIGNAL,
     SKIN,
+    VEGETATION,
     WHITE,
     WOOD,
     pick,
@@ -38,36 +41,46 @@ def paint_tree(canvas: Canvas, x: float, z: float, rng: Random) -> None:
     if kind < 3:
         drawing.rectangle(x, 0, z, 0.06 * height, 0.5 * height, bark)
     if kind == 0:
-        for _ in range(7):
-            dx, dy = rng.gauss(0, 0.13 * height), rng.uniform(0.45, 0.85) * height
-            spread = rng.uniform(0.3, 0.5) * height
-            drawing.ellipse(x + dx, dy, z, spread, 0.8 * spread, tone(leaf, rng.uniform(0.75, 1.2)))
+        _draw_broad_crown(drawing, x, z, height, leaf, rng)
     elif kind == 1:
-        for step in range(4):
-            low, half = (0.15 + 0.2 * step) * height, (0.24 - 0.045 * step) * height
-            top = low + 0.35 * height
-            drawing.polygon(
-                [(x - half, low, z), (x + half, low, z), (x, top, z)], tone(leaf, 0.7 + 0.1 * step)
-            )
+        _draw_pointed_crown(drawing, x, z, height, leaf)
     elif kind == 2:
-        for _ in range(12):
-            start, angle = rng.uniform(0.3, 0.6) * height, rng.gauss(0, 0.7)
-            reach = rng.uniform(0.3, 0.5) * height
-            tip = (x + reach * math.sin(angle), start + reach * math.cos(angle), z)
-            drawing.line((x, start, z), tip, 0.05, bark)
+        _draw_bare_branches(drawing, x, z, height, bark, rng)
     else:
-        for _ in range(4):
-            spread = rng.uniform(0.8, 1.8)
-            drawing.ellipse(
-                x + rng.gauss(0, 0.5),
-                0.4 * spread,
-                z,
-                spread,
-                0.8 * spread,
-                tone(leaf, rng.uniform(0.8, 1.2)),
-            )
+        _draw_bush(drawing, x, z, leaf, rng)
     canvas.shade(x, z, 0.15 * height)
     canvas.place(drawing, VEGETATION, z, roughness=0.25)
+
+
+def _draw_broad_crown(drawing: Sketch, x: float, z: float, height: float, leaf: Colour, rng: Random) -> None:
+    for _ in range(7):
+        dx, dy = rng.gauss(0, 0.13 * height), rng.uniform(0.45, 0.85) * height
+        spread = rng.uniform(0.3, 0.5) * height
+        drawing.ellipse(x + dx, dy, z, spread, 0.8 * spread, tone(leaf, rng.uniform(0.75, 1.2)))
+
+
+def _draw_pointed_crown(drawing: Sketch, x: float, z: float, height: float, leaf: Colour) -> None:
+    for step in range(4):
+        low, half = (0.15 + 0.2 * step) * height, (0.24 - 0.045 * step) * height
+        top = low + 0.35 * height
+        drawing.polygon([(x - half, low, z), (x + half, low, z), (x, top, z)], tone(leaf, 0.7 + 0.1 * step))
+
+
+def _draw_bare_branches(
+    drawing: Sketch, x: float, z: float, height: float, bark: Colour, rng: Random
+) -> None:
+    for _ in range(12):
+        start, angle = rng.uniform(0.3, 0.6) * height, rng.gauss(0, 0.7)
+        reach = rng.uniform(0.3, 0.5) * height
+        tip = (x + reach * math.sin(angle), start + reach * math.cos(angle), z)
+        drawing.line((x, start, z), tip, 0.05, bark)
+
+
+def _draw_bush(drawing: Sketch, x: float, z: float, leaf: Colour, rng: Random) -> None:
+    for _ in range(4):
+        spread = rng.uniform(0.8, 1.8)
+        dx = rng.gauss(0, 0.5)
+        drawing.ellipse(x + dx, 0.4 * spread, z, spread, 0.8 * spread, tone(leaf, rng.uniform(0.8, 1.2)))
 
 
 def paint_pole(canvas: Canvas, x: float, z: float, rng: Random) -> None:
@@ -154,15 +167,9 @@ def paint_person(canvas: Canvas, x: float, z: float, rng: Random) -> None:
             [(x - width * flare, hem, z), (x + width * flare, hem, z), (x, shoulder, z)],
             trousers if kind == 1 else top,
         )
-    drawing.polygon(
-        [
-            (x - 0.42 * width, hip, z),
-            (x + 0.42 * width, hip, z),
-            (x + width / 2, shoulder, z),
-            (x - width / 2, shoulder, z),
-        ],
-        top,
-    )
+    below, above = 0.42 * width, width / 2
+    torso = [(x - below, hip, z), (x + below, hip, z), (x + above, shoulder, z), (x - above, shoulder, z)]
+    drawing.polygon(torso, top)
     if rng.random() < 0.3:
         for stripe in range(3):
             drawing.rectangle(

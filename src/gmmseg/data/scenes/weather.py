@@ -6,7 +6,7 @@ from random import Random
 import numpy as np
 
 from gmmseg.data.scenes.canvas import Canvas, Colour, rgb
-from gmmseg.data.scenes.classes import SKY
+from gmmseg.data.scenes.palette import SKY
 
 
 @dataclass(frozen=True)

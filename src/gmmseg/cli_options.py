@@ -1,0 +1,67 @@
+"""Options and arguments of the commands that several commands share, or whose help needs many words."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+_SET = "NAME:ROOT[:SPLIT], such as camvid:~/camvid:test"
+_AS_VALIDATED = "Default: as in the model's validation; 0 for none."
+
+Model = Annotated[
+    str, typer.Argument(help="Run folder, folder of weights, or hf:owner/name on the Hugging Face hub.")
+]
+ModelOption = Annotated[
+    str, typer.Option("--model", "-m", help="Run folder, folder of weights, or hf:owner/name on the hub.")
+]
+DataOption = Annotated[
+    list[str], typer.Option("--data", "-d", help=f"Data set, {_SET}. May be given several times.")
+]
+WindowOption = Annotated[int | None, typer.Option(min=0, help=f"Side of sliding windows. {_AS_VALIDATED}")]
+StrideOption = Annotated[int | None, typer.Option(min=0, help=f"Stride of sliding windows. {_AS_VALIDATED}")]
+ShortSideOption = Annotated[
+    int | None, typer.Option(min=0, help=f"Resize images to this shorter side first. {_AS_VALIDATED}")
+]
+PixelsOption = Annotated[
+    int | None, typer.Option(min=1, help="Refuse larger images. Default: 67 million pixels.")
+]
+ConfigArgument = Annotated[
+    str, typer.Argument(help="A .yaml or .toml file, or the name of a shipped configuration.")
+]
+OverridesArgument = Annotated[
+    list[str] | None, typer.Argument(help="section.key=value, such as train.steps=100.")
+]
+PresetOption = Annotated[
+    str | None,
+    typer.Option(
+        help="default, paper, reference or softmax: sets head, EM, loss weights and sampling together."
+    ),
+]
+ResumeOption = Annotated[
+    bool, typer.Option(help="Continue the run in this folder from its newest checkpoint.")
+]
+ResumeFromOption = Annotated[
+    Path | None, typer.Option(help="Continue from this checkpoint file, or from this run folder.")
+]
+ScoresOption = Annotated[
+    str, typer.Option(help="Anomaly scores, separated by commas. Default: those of the head.")
+]
+TrainDataOption = Annotated[
+    str | None, typer.Option(help=f"Training set of scores that are fitted on one, {_SET}.")
+]
+SmoothOption = Annotated[
+    bool, typer.Option("--smooth", help="Also report the scores after SML's dilated smoothing.")
+]
+BoundariesOption = Annotated[
+    bool,
+    typer.Option("--suppress-boundaries", help="Also report the scores after SML's boundary suppression."),
+]
+ComponentsOption = Annotated[
+    str | None, typer.Option(help="Also report component metrics: of the preset anomaly or obstacle.")
+]
+ResultsOption = Annotated[
+    Path | None,
+    typer.Option(
+        help="Results file; results it already holds are kept. Default: results.json beside the model."
+    ),
+]

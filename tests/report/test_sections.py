@@ -1,0 +1,70 @@
+"""What the sections say, from made-up results."""
+
+import pytest
+
+from gmmseg.report import sections
+from gmmseg.report.sections import Subject
+
+
+def closed(miou):
+    return {"task": "closed_set", "metrics": {"miou": miou, "pixel_accuracy": 0.9, "ece": 0.1}}
+
+
+def anomaly(ap):
+    curve = {"thresholds": [2.0, 1.0], "tpr": [0.5, 1.0], "fpr": [0.1, 1.0], "precision": [0.5, 0.1]}
+    return {"task": "anomaly", "scores": {"msp": {"auroc": 0.8, "ap": ap, "fpr95": 0.5, "curve": curve}}}
+
+
+def subject(name, log=(), config="", **sets):
+    return Subject(
+        name, {"name": name, "sets": sets, "versions": "torch 2"} if sets else None, [*log], config
+    )
+
+
+def test_highlights_are_the_subjects_own_and_compare_the_same_set():
+    own = subject("own", val=closed(0.5))
+    twin = subject("twin", other=closed(0.1), val=closed(0.6), strange=anomaly(0.9))
+    found = sections.highlights([own, twin])
+    assert [(each.label, each.value, each.note) for each in found[:1]] == [("mIoU", "50.0 %", "twin 60.0 %")]
+    assert not any("AP" in each.label for each in found), "the twin's number is not the subject's"
+
+
+def test_tables_hold_percentages_and_name_the_set_once_where_there_is_one():
+    section = sections.results_section([subject("a", val=closed(0.5)), subject("b", val=closed(0.25))])
+    (table,) = section.tables
+    assert table.rows == (("a", 50.0, 90.0, 10.0), ("b", 25.0, 90.0, 10.0))
+    assert table.caption == "Known classes: val"
+    two = sections.results_section([subject("a", val=closed(0.5), test=closed(0.25), odd=anomaly(0.3))])
+    assert two.tables[0].rows == (("a", "val", 50.0, 90.0, 10.0), ("a", "test", 25.0, 90.0, 10.0))
+    assert two.tables[1].rows == (("a: msp", 80.0, 30.0, 50.0),)
+
+
+def test_curves_and_histogram_are_of_the_first_anomaly_set():
+    first = subject("a", val=closed(0.5), odd=anomaly(0.3), other=anomaly(0.9))
+    section = sections.unknown_section([first, subject("b", other=anomaly(0.7))])
+    assert "`odd`" in section.text
+    assert len(section.figures) == 3, "ROC, precision and recall, one histogram: b was not judged on the set"
+
+
+def test_training_shows_what_was_logged():
+    log = [
+        {"kind": "train", "step": 1, "posterior": 2.0, "em": {"occupancy": 0.5}},
+        {"kind": "train", "step": 2, "posterior": 1.0, "em": {"occupancy": 0.7}},
+    ]
+    assert len(sections.training_section([subject("a", log)]).figures) == 2
+    log += [{"kind": "validation", "step": 2, "miou": 0.4}]
+    assert len(sections.training_section([subject("a", log), subject("b")]).figures) == 3
+
+
+def test_settings_hold_every_configuration_and_the_versions():
+    text = sections.settings_section(
+        [subject("a", config="x: 1", val=closed(0.5)), subject("b", config="y: 2")]
+    )
+    assert text.details == "# a\nx: 1\n# b\ny: 2\n# versions\ntorch 2"
+
+
+@pytest.mark.parametrize("name", ["results", "unknown", "training", "settings"])
+def test_a_section_with_nothing_to_say_is_left_out(name):
+    assert getattr(sections, f"{name}_section")([subject("a")]) is None
+    assert sections.pictures_section([], sections.Classes((), ())) is None
+    assert sections.calibration_section([subject("a")], []) is None
