@@ -1,11 +1,13 @@
 import itertools
 from dataclasses import asdict
+from typing import get_args, get_type_hints
 
 import pytest
 import torch
 from torch.distributions import Independent, Normal
 
 from gmmseg.mixture import ClassMixture, Pole, Sphere, WhitenedSphere, make_coordinates
+from gmmseg.mixture.coordinates import COORDINATES
 from gmmseg.models.heads import (
     HEAD_PRESETS,
     GMMHead,
@@ -83,10 +85,7 @@ def test_gradient_reaches_the_network_and_never_a_mixture(generator: torch.Gener
     assert any(value.grad is not None for value in gradient.mixture.parameters())
 
 
-PROJECTIONS, COORDINATES = (
-    ("none", "linear", "batch_norm", "reference"),
-    ("plain", "sphere", "pole", "whitened"),
-)
+PROJECTIONS = ("none", "linear", "batch_norm", "reference")
 NONSENSE = {("batch_norm", "whitened"), ("reference", "pole"), ("reference", "whitened")}
 SENSIBLE = [each for each in itertools.product(PROJECTIONS, COORDINATES) if each not in NONSENSE]
 
@@ -180,6 +179,10 @@ def test_presets_are_the_three_forms_of_the_method() -> None:
     assert chosen["reference"] == ("reference", "sphere", "class_norm")
     assert chosen["default"] == ("linear", "whitened", "affine")
     assert head_settings("gmm") == HEAD_PRESETS["default"]
+
+
+def test_the_words_of_the_settings_are_those_of_the_mixture() -> None:
+    assert get_args(get_type_hints(HeadSettings)["coordinates"]) == tuple(COORDINATES)
 
 
 def test_refusals() -> None:

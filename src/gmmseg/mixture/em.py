@@ -306,7 +306,7 @@ class OnlineEM:
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything `step` needs to go on exactly; the mixture itself is saved with the model."""
+        """Everything `step` needs to continue exactly; the mixture itself is saved with the model."""
         return {
             "steps": self.steps,
             "seed": self.seed,

@@ -45,7 +45,7 @@ class HeadSettings:
 
 
 _NONSENSE = {
-    ("batch_norm", "whitened"): "whitening undoes batch norm: choose projection linear",
+    ("batch_norm", "whitened"): "whitening undoes batch norm: choose projection linear, or coordinates pole",
     **{
         ("reference", coordinates): "features of the reference projection all have about the same length, "
         f"which {coordinates} coordinates are there to keep: choose coordinates sphere"
