@@ -27,8 +27,8 @@ def class_counts(
 ) -> np.ndarray:
     """Pixels of each class in each sample (samples c) int64; every label map is read once.
 
-    With ``cache`` the result is kept in that JSON file and read from there while the label files stay as
-    they are (same names, sizes and times of change).
+    With ``cache`` the result is kept in that JSON file and read from there while the files stay as they
+    are (same names, sizes and times of change).
     """
     if dataset.label_space is None:
         raise ValueError(f"{dataset.name} holds anomaly masks, not classes")
@@ -59,15 +59,16 @@ def class_shares(
 
 
 def fingerprint(dataset: SegmentationData) -> str:
-    """Changes whenever a label file is added, removed or written again."""
+    """Changes whenever an image or a label file is added, removed or written again."""
     digest = hashlib.sha256(f"{dataset.name} {dataset.split} {dataset.label_space}".encode())
     source: Any = dataset
     while hasattr(source, "dataset"):  # a view of another data set: hidden classes, kept samples
         source = source.dataset
     if isinstance(source, PairedFiles):
         for pair in source.pairs:
-            stat = pair.labels.stat()
-            digest.update(f"{pair.labels.resolve()} {stat.st_size} {stat.st_mtime_ns}\n".encode())
+            for path in (pair.image, pair.labels):
+                stat = path.stat()
+                digest.update(f"{path.resolve()} {stat.st_size} {stat.st_mtime_ns}\n".encode())
     else:
         digest.update(f"{source.seed} {source.size} {len(source)}".encode())
     return digest.hexdigest()

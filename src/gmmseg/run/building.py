@@ -14,7 +14,7 @@ from gmmseg.data.cached import CachedDataset
 from gmmseg.data.held_out import HiddenClasses, WithoutClasses
 from gmmseg.data.loading import EpochLoader, ShuffledSampler
 from gmmseg.data.paired import NOTHING_LABELLED
-from gmmseg.data.samplers import ClassBalancedSampler, class_counts
+from gmmseg.data.samplers import ClassBalancedSampler, class_counts, fingerprint
 from gmmseg.data.transforms import training_transform
 from gmmseg.evaluation.evaluator import (
     evaluate_closed_set,
@@ -23,6 +23,8 @@ from gmmseg.inference import Predictor
 from gmmseg.labels import IGNORE
 from gmmseg.mixture import DiscriminativeMixture, OnlineEM
 from gmmseg.models import Segmenter, build
+from gmmseg.samples import collate
+from gmmseg.training.cached_crops import FOLDER, CachedCrops, OnCachedMaps, collate_crops, splittable
 from gmmseg.training.optim import freeze_backbone, make_optimizer, make_schedule, make_warm_classifier
 from gmmseg.training.trainer import Trainer
 
@@ -44,12 +46,19 @@ def make_trainer(
     validation: Any,
     accelerator: Accelerator,
     about: dict[str, Any] | None = None,
+    crops: CachedCrops | None = None,
 ) -> Trainer:
-    """The loop and all its parts for ``config``, at step 0."""
+    """The loop and all its parts for ``config``, at step 0.
+
+    ``crops``, as `make_crops` gives them, are trained on in the place of images. Their file is written when
+    the backbone has its weights (`CachedCrops.make`), before the first step.
+    """
     segmenter = make_segmenter(config, dataset).to(accelerator.device)
-    loader = make_loader(config, dataset, folder, accelerator)
+    loader = make_loader(config, dataset, folder, accelerator, crops)
     if config.train.backbone_multiplier == 0:
         freeze_backbone(segmenter)
+    if crops is not None:
+        splittable(segmenter)  # refuses one whose backbone is trained, or has no maps of its own
     warm_classifier = make_warm_classifier(segmenter, config.train)
     optimizer = make_optimizer(segmenter, config.train, warm_classifier)
     return Trainer(
@@ -64,6 +73,7 @@ def make_trainer(
         (lambda model: validate(model, validation)) if validation is not None else None,
         warm_classifier,
         about,
+        None if crops is None else OnCachedMaps(segmenter, crops),
     )
 
 
@@ -117,10 +127,44 @@ def refuse_unlabelled(dataset: Any) -> None:
         raise ValueError(f"{dataset.name}, split {dataset.split}: {NOTHING_LABELLED}")
 
 
-def make_loader(config: Config, dataset: Any, folder: Path, accelerator: Accelerator) -> EpochLoader:
-    """Augmented batches in an order that depends on the seed alone, shared out over processes."""
-    settings, seed = config.data, config.train.seed
+def augmented(config: Config, dataset: Any) -> AugmentedDataset:
+    """The crops that training sees, epoch by epoch."""
+    settings = config.data
     transform = training_transform(settings.crop, scale=settings.scale, short_side=settings.short_side)
+    return AugmentedDataset(dataset, transform, config.train.seed)
+
+
+def make_crops(config: Config, folder: Path, dataset: Any) -> CachedCrops | None:
+    """Where the crops of `augmented` are kept below ``folder``; None without ``train.cached_crops``.
+
+    Nothing is written yet.
+    """
+    settings, count = config.data, config.train.cached_crops
+    if not count:
+        return None
+    made_with = {
+        **{name: getattr(settings, name) for name in ("crop", "scale", "short_side", "held_out")},
+        "seed": config.train.seed,
+        "precision": config.train.precision,
+        "data": fingerprint(dataset),
+    }
+    return CachedCrops(
+        folder / FOLDER, augmented(config, dataset), count, made_with, workers=settings.workers
+    )
+
+
+def make_loader(
+    config: Config,
+    dataset: Any,
+    folder: Path,
+    accelerator: Accelerator,
+    crops: CachedCrops | None = None,
+) -> EpochLoader:
+    """Augmented batches, or those of cached ``crops``, in an order that depends on the seed alone.
+
+    They are shared out over processes.
+    """
+    settings, seed = config.data, config.train.seed
     global_batch = config.train.batch_size * accelerator.num_processes
     if settings.balanced:
         counts = class_counts(dataset, cache=folder / "class_counts.json")
@@ -128,11 +172,12 @@ def make_loader(config: Config, dataset: Any, folder: Path, accelerator: Acceler
     else:
         sampler = ShuffledSampler(len(dataset), least=global_batch, seed=seed)
     return EpochLoader(
-        AugmentedDataset(dataset, transform, seed),
+        augmented(config, dataset) if crops is None else crops,
         sampler,
         config.train.batch_size,
         workers=settings.workers,
         prepare=accelerator.prepare_data_loader,
+        collate=collate if crops is None else collate_crops,
     )
 
 

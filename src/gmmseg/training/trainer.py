@@ -61,6 +61,7 @@ class Trainer:
     ``em`` is None for softmax twins and discriminative mixtures. ``validate`` returns named numbers for a
     segmenter; the one called ``score`` decides which weights are best. ``warm_classifier`` maps points to
     logits during a softmax warm-up. ``about`` is plain data that checkpoints carry: what run this is.
+    ``network`` is what batches go through: the segmenter itself, unless they hold something else than images.
     """
 
     def __init__(
@@ -76,11 +77,12 @@ class Trainer:
         validate: Validate | None = None,
         warm_classifier: nn.Module | None = None,
         about: dict[str, Any] | None = None,
+        network: nn.Module | None = None,
     ) -> None:
         self.segmenter, self.em, self.settings, self.folder = segmenter, em, settings, folder
         self.accelerator, self.validate, self.loader = accelerator, validate, loader
         self.warm_classifier, self.about = warm_classifier, about
-        self.network, self.optimizer = accelerator.prepare(segmenter, optimizer)
+        self.network, self.optimizer = accelerator.prepare(network or segmenter, optimizer)
         self._warm_network = warm_classifier and accelerator.prepare(warm_classifier)
         self.schedule = schedule
         decay = settings.ema
