@@ -34,7 +34,6 @@ FOLDER = "crops"
 CROPS_FILE, ABOUT_FILE = "crops.bin", "crops.json"
 _TEMPORARY = f"{LEFTOVER_PREFIX}{CROPS_FILE}"
 _BLOCK = 8  # crops that go through the backbone together, the same ones however many processes there are
-_FEWER = "lower train.cached_crops or data.crop"
 
 Say = Callable[[str], object]
 Autocast = Callable[[], AbstractContextManager[Any]]
@@ -48,8 +47,9 @@ class Crops(Protocol):
     """Samples of one size, drawn anew in each epoch: what `gmmseg.data.augmented.AugmentedDataset` is."""
 
     name: str
-    epoch: int
 
+    @property
+    def epoch(self) -> int: ...
     def set_epoch(self, epoch: int) -> None: ...
     def __len__(self) -> int: ...
     def __getitem__(self, index: int) -> Sample: ...
@@ -238,14 +238,14 @@ class CachedCrops(Dataset[CachedCrop]):
             file.truncate(self._bytes)
 
     def _no_room(self, what: str) -> str:
-        return (
-            f"{self.folder}: train.cached_crops={self.count} needs {in_bytes(self._bytes)}, {what}; {_FEWER}"
-        )
+        needed = f"train.cached_crops={self.count} needs {in_bytes(self._bytes)}"
+        return f"{self.folder}: {needed}, {what}; lower train.cached_crops or data.crop"
 
     def _write(self, path: Path, segmenter: Segmenter, features: SplitFeatures) -> None:
         """This process's blocks of every epoch, through the backbone and into their records."""
         starts = range(0, len(self), _BLOCK)
-        own = [range(starts[n], min(starts[n] + _BLOCK, len(self))) for n in distributed.shard(len(starts))]
+        every = [list(range(start, min(start + _BLOCK, len(self)))) for start in starts]
+        own = [every[number] for number in distributed.shard(len(every))]
         total, quiet = self.count * sum(map(len, own)), distributed.rank() > 0
         # Written, not mapped: a full disk is then an error, where a mapping would end the process.
         with path.open("r+b") as file, tqdm(total=total, unit="crop", disable=quiet, leave=False) as bar:
@@ -253,13 +253,13 @@ class CachedCrops(Dataset[CachedCrop]):
                 self.crops.set_epoch(epoch)
                 for block, batch in zip(own, self._load(own), strict=True):
                     maps = _maps(segmenter, features, batch)
-                    file.seek((epoch * len(self) + block.start) * self.layout.record.itemsize)
+                    file.seek((epoch * len(self) + block[0]) * self.layout.record.itemsize)
                     file.write(self._records(maps, batch))
                     bar.update(len(block))
             file.flush()
             os.fsync(file.fileno())
 
-    def _load(self, blocks: Sequence[range]) -> DataLoader:
+    def _load(self, blocks: list[list[int]]) -> DataLoader:
         return DataLoader(
             self.crops,  # type: ignore[arg-type]  # has what a DataLoader asks for
             batch_sampler=blocks,
