@@ -13,7 +13,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -27,6 +27,7 @@ from gmmseg import distributed
 from gmmseg.atomic import LEFTOVER_PREFIX, write_bytes
 from gmmseg.models import Segmenter, SegmenterOutput
 from gmmseg.models.features import SplitFeatures
+from gmmseg.models.segmenter import shrink_labels
 from gmmseg.samples import Batch, Sample, collate
 
 FOLDER = "crops"
@@ -57,21 +58,29 @@ class Crops(Protocol):
 
 @dataclass(frozen=True)
 class CropLayout:
-    """How maps of these ``shapes`` (c h w) and labels of ``size`` (H, W) become one record.
+    """How maps of these ``shapes`` (c h w) and the labels of a crop of ``size`` (H, W) become one record.
 
-    A record holds the maps one after the other, each with its channels last, and the labels as bytes.
+    A record holds the maps one after the other, each with its channels last, and the labels as bytes, those
+    at every ``label_stride``-th pixel in both directions.
     """
 
     shapes: tuple[tuple[int, int, int], ...]
     size: tuple[int, int]
-    precision: str = "float16"
+    label_stride: int
+    precision: str
+
+    @property
+    def label_size(self) -> tuple[int, int]:
+        """Height and width of the labels that are kept."""
+        height, width = (-(-side // self.label_stride) for side in self.size)
+        return height, width
 
     @property
     def record(self) -> np.dtype:
         """The type of one record."""
         values = sum(math.prod(shape) for shape in self.shapes)
         number = np.dtype(self.precision).newbyteorder("<")
-        return np.dtype([("maps", number, (values,)), ("labels", np.uint8, self.size)])
+        return np.dtype([("maps", number, (values,)), ("labels", np.uint8, self.label_size)])
 
     def pack(self, maps: Sequence[Tensor]) -> Tensor:
         """Maps, each (b c h w) -> rows (b n) in the layout's precision, on the CPU."""
@@ -89,7 +98,7 @@ class CropLayout:
 
 @dataclass(frozen=True)
 class CachedCrop:
-    """A record: ``maps`` (n) of the layout's precision, ``labels`` (H W) uint8, and which crop it is."""
+    """A record: ``maps`` (n) of the layout's precision, ``labels`` (h w) uint8, and which crop it is."""
 
     maps: Tensor
     labels: Tensor
@@ -109,6 +118,9 @@ class CachedCrops(Dataset[CachedCrop]):
     another visit to sample ``index % len``: each further visit takes the next crop in turn. So the first
     ``count`` epochs of an order that visits every sample once are those of training without a cache.
     ``made_with`` is plain data: what the crops depend on besides the backbone.
+
+    Labels are kept at half the crop's resolution unless ``label_stride`` says otherwise, and the loss is
+    computed there: at full resolution it takes more time than the rest of a step that no backbone is part of.
     """
 
     def __init__(
@@ -119,10 +131,12 @@ class CachedCrops(Dataset[CachedCrop]):
         made_with: dict[str, Any],
         *,
         precision: str = "float16",
+        label_stride: int = 2,
         workers: int = 0,
     ) -> None:
         self.folder, self.crops, self.count, self.workers = folder, crops, count, workers
-        self.name, self.made_with, self.precision = crops.name, made_with, precision
+        self.name, self.made_with = crops.name, made_with
+        self.precision, self.label_stride = precision, label_stride
         self._layout: CropLayout | None = None
 
     # Reading ------------------------------------------------------------------------------------------
@@ -162,14 +176,9 @@ class CachedCrops(Dataset[CachedCrop]):
         All processes call it, and each writes its part. ``autocast``: the context of training's forward
         passes. ``say`` is told how large the file will be.
         """
-        features = splittable(segmenter)
         segmenter.backbone.eval()
-        sample = self.crops[0]
         with torch.no_grad(), autocast():
-            maps = _maps(segmenter, features, collate([sample]))
-        shapes = tuple((each.shape[1], each.shape[2], each.shape[3]) for each in maps)
-        height, width = sample.labels.shape
-        self._layout = CropLayout(shapes, (height, width), self.precision)
+            self._layout = self._find_layout(segmenter)
         about = self._about(segmenter)
         say = say if say is not None and distributed.rank() == 0 else _keep_quiet
         if distributed.any_process(distributed.rank() == 0 and self._holds(about)):
@@ -177,7 +186,14 @@ class CachedCrops(Dataset[CachedCrop]):
             return
         say(f"caching {self.count} crops of {len(self)} images: {in_bytes(self._bytes)} in {self.folder}")
         with self._temporary(about) as path, torch.no_grad(), autocast():
-            self._write(path, segmenter, features)
+            self._write(path, segmenter)
+
+    def _find_layout(self, segmenter: Segmenter) -> CropLayout:
+        """That of one crop, which all others share."""
+        batch = collate([self.crops[0]])
+        height, width = batch.labels.shape[-2:]
+        shapes = tuple((each.shape[1], each.shape[2], each.shape[3]) for each in _maps(segmenter, batch))
+        return CropLayout(shapes, (height, width), self.label_stride, self.precision)
 
     @property
     def _bytes(self) -> int:
@@ -185,7 +201,7 @@ class CachedCrops(Dataset[CachedCrop]):
 
     def _about(self, segmenter: Segmenter) -> dict[str, Any]:
         """All that the file depends on, as JSON reads it back."""
-        layout = {"shapes": self.layout.shapes, "size": self.layout.size, "precision": self.precision}
+        layout = asdict(self.layout)
         about = {**self.made_with, "count": self.count, "samples": len(self), "layout": layout}
         about["backbone"] = _digest(segmenter)
         return json.loads(json.dumps(about))
@@ -241,7 +257,7 @@ class CachedCrops(Dataset[CachedCrop]):
         needed = f"train.cached_crops={self.count} needs {in_bytes(self._bytes)}"
         return f"{self.folder}: {needed}, {what}; lower train.cached_crops or data.crop"
 
-    def _write(self, path: Path, segmenter: Segmenter, features: SplitFeatures) -> None:
+    def _write(self, path: Path, segmenter: Segmenter) -> None:
         """This process's blocks of every epoch, through the backbone and into their records."""
         starts = range(0, len(self), _BLOCK)
         every = [list(range(start, min(start + _BLOCK, len(self)))) for start in starts]
@@ -252,7 +268,7 @@ class CachedCrops(Dataset[CachedCrop]):
             for epoch in range(self.count):
                 self.crops.set_epoch(epoch)
                 for block, batch in zip(own, self._load(own), strict=True):
-                    maps = _maps(segmenter, features, batch)
+                    maps = _maps(segmenter, batch)
                     file.seek((epoch * len(self) + block[0]) * self.layout.record.itemsize)
                     file.write(self._records(maps, batch))
                     bar.update(len(block))
@@ -276,7 +292,8 @@ class CachedCrops(Dataset[CachedCrop]):
                 "train with train.cached_crops=0"
             )
         records = np.empty(len(rows), self.layout.record)
-        records["maps"], records["labels"] = rows.numpy(), batch.labels.numpy()
+        records["maps"] = rows.numpy()
+        records["labels"] = shrink_labels(batch.labels, self.layout.label_size).numpy()
         return records.tobytes()
 
 
@@ -327,8 +344,8 @@ def in_bytes(count: int) -> str:
     return f"{count:,} bytes ({count / unit:.1f} {name})"
 
 
-def _maps(segmenter: Segmenter, features: SplitFeatures, batch: Batch) -> tuple[Tensor, ...]:
-    return features.backbone_maps(segmenter.normalise(batch.images.to(segmenter.mean.device)))
+def _maps(segmenter: Segmenter, batch: Batch) -> tuple[Tensor, ...]:
+    return splittable(segmenter).backbone_maps(segmenter.normalise(batch.images.to(segmenter.mean.device)))
 
 
 def _digest(segmenter: Segmenter) -> str:
