@@ -91,7 +91,7 @@ class CropLayout:
         """Rows (b n) -> maps in single precision, each (b c h w), in channels_last as a backbone's are."""
         parts = rows.split([math.prod(shape) for shape in self.shapes], dim=1)
         return tuple(
-            part.float().reshape(-1, h, w, c).permute(0, 3, 1, 2)
+            part.float().contiguous().view(-1, h, w, c).permute(0, 3, 1, 2)
             for part, (c, h, w) in zip(parts, self.shapes, strict=True)
         )
 
