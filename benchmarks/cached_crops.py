@@ -153,10 +153,18 @@ def main() -> None:
     )
     machine = f"{platform.machine()}, {torch.get_num_threads()} threads, torch {torch.__version__}"
     data = {"data": "scenes" if arguments.camvid is None else "camvid", "weights": bool(arguments.weights)}
-    command = "python benchmarks/cached_crops.py" + "".join(
-        f" --{name} {word}" for name, word in (("camvid", "DIR"), ("weights", "FILE"))
-        if getattr(arguments, name)
-    )  # fmt: skip
+    given = [
+        f"--{name} {place or getattr(arguments, name)}"
+        for name, place in {
+            "camvid": "DIR",
+            "weights": "FILE",
+            "images": "",
+            "rounds": "",
+            "threads": "",
+        }.items()
+        if getattr(arguments, name) != parser.get_default(name)
+    ]
+    command = " ".join(["python benchmarks/cached_crops.py", *given])
     RESULTS.parent.mkdir(exist_ok=True)
     RESULTS.write_text(json.dumps({"command": command, "machine": machine, **data, **found}, indent=1))
     return None
