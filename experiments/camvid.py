@@ -6,7 +6,7 @@
     python experiments/camvid.py table closed        (held_out, ablations, demo) from the files there are
     python experiments/camvid.py calibration                                docs/figures/calibration.svg
 
-A frozen EfficientNet-Lite0 under a light decoder, trained on kept features (see cached.py). A run that has
+A frozen EfficientNet-Lite0 under a light decoder, trained on cached crops (see cached.py). A run that has
 its file already is passed over, so a command can be stopped and started again, and `--share 1/2` and
 `--share 2/2` divide the work between two processes. Settings are chosen by the ablations: trained on two of
 the three drives of CamVid train, with classes hidden, and judged on the third. The
@@ -37,8 +37,7 @@ from gmmseg.report import plots
 RESULTS = Path(__file__).parent / "results"
 HELD_OUT = "data.held_out=[car,pedestrian,bicyclist]"
 OTHER_DRIVE = "0001TP"  # at dusk; CamVid val is a stretch of the drive that most of train comes from
-LOOKS = 5
-COMMON = ["train.validate_every=100000", "train.save_every=100000"]
+COMMON = ["train.validate_every=100000", "train.save_every=100000", "train.cached_crops=5"]
 SHORT = "train.steps=500"  # ablations
 
 # Variant -> what differs from the shipped camvid configuration.
@@ -87,7 +86,7 @@ PRINTED = {table: list(variants) for table, variants in TABLES.items()} | {"demo
 
 
 class Experiment:
-    """Runs of one table; the looks at the training images are taken once and shared by all of them."""
+    """Runs of one table; those of one seed share their cached crops."""
 
     def __init__(self, table: str, arguments: argparse.Namespace) -> None:
         self.table, self.arguments = table, arguments
@@ -95,7 +94,7 @@ class Experiment:
         if table == "ablations":
             self._links = tempfile.TemporaryDirectory()
             self.camvid = split_by_drive(arguments.camvid, Path(self._links.name))
-        self._looks: cached.Looks | None = None
+        self._crops = tempfile.TemporaryDirectory()
 
     def overrides(self, variant: str, seed: int) -> list[str]:
         """What defines a run, the places of data and weights apart."""
@@ -112,11 +111,9 @@ class Experiment:
         overrides = self.overrides(variant, seed)
         places = [f"data.root={self.camvid}", f"model.weights={self.arguments.weights}"]
         config = load_config("camvid", places + overrides)
-        if self._looks is None:
-            self._looks = cached.Looks(config, LOOKS)
-        model = cached.train(config, self._looks)
+        model, crops = cached.train(config, Path(self._crops.name))
         if variant == "post_hoc":
-            model = cached.post_hoc(model, self._looks)
+            model = cached.post_hoc(model, crops)
         if self.table != "ablations":
             model.calibration = calibrate(Predictor(model), run.validation_data(config.data))
         results = run.evaluate(

@@ -1,12 +1,11 @@
 """Batches of one epoch after another, in an order that depends on (seed, epoch) alone."""
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch.utils.data import DataLoader, Sampler
 
-from gmmseg.data.augmented import AugmentedDataset
 from gmmseg.data.samplers import ClassBalancedSampler
 from gmmseg.samples import Batch, collate
 
@@ -32,25 +31,39 @@ class ShuffledSampler(Sampler[int]):
             yield from (order + start).tolist()
 
 
+class EpochDataset(Protocol):
+    """Items that may differ from epoch to epoch."""
+
+    name: str
+
+    def set_epoch(self, epoch: int) -> None: ...
+    def __len__(self) -> int: ...
+    def __getitem__(self, index: int) -> Any: ...
+
+
 class EpochLoader:
-    """Full batches of ``dataset`` in the order of ``sampler``; ``prepare`` may wrap the loader."""
+    """Full batches of ``dataset`` in the order of ``sampler``; ``prepare`` may wrap the loader.
+
+    ``collate`` makes a Batch of a list of the data set's items.
+    """
 
     def __init__(
         self,
-        dataset: AugmentedDataset,
+        dataset: EpochDataset,
         sampler: ShuffledSampler | ClassBalancedSampler,
         batch_size: int,
         *,
         workers: int = 0,
         prepare: Callable[[DataLoader], Any] = lambda loader: loader,
+        collate: Callable[[list[Any]], Batch] = collate,
     ) -> None:
         if len(sampler) < batch_size:
             raise ValueError(
                 f"{dataset.name}: {len(sampler)} images do not fill a batch of {batch_size}: lower batch_size"
             )
         self.dataset, self.sampler = dataset, sampler
-        loader = DataLoader(
-            dataset,
+        loader: DataLoader = DataLoader(
+            dataset,  # type: ignore[arg-type]  # has what a DataLoader asks for
             batch_size=batch_size,
             sampler=sampler,
             num_workers=workers,

@@ -94,6 +94,7 @@ class PairedFiles(Dataset[Sample]):
         return torch.from_numpy(pair.encoding.encode(read_ids(pair.labels), str(pair.labels)))
 
     def content(self) -> str:
-        """Path, size and time of change of every label file, one a line."""
-        files = ((pair.labels.resolve(), pair.labels.stat()) for pair in self.pairs)
+        """Path, size and time of change of every image and label file, one a line."""
+        paths = (path for pair in self.pairs for path in (pair.image, pair.labels))
+        files = ((path.resolve(), path.stat()) for path in paths)
         return "".join(f"{path} {stat.st_size} {stat.st_mtime_ns}\n" for path, stat in files)

@@ -22,8 +22,8 @@ def class_counts(
 ) -> np.ndarray:
     """Pixels of each class in each sample (samples c) int64; every label map is read once.
 
-    With ``cache`` the result is kept in that JSON file and read from there while the label files stay as
-    they are (same names, sizes and times of change).
+    With ``cache`` the result is kept in that JSON file and read from there while the files stay as they
+    are (same names, sizes and times of change).
     """
     if dataset.label_space is None:
         raise ValueError(f"{dataset.name} holds anomaly masks, not classes")
@@ -54,7 +54,7 @@ def class_shares(
 
 
 def fingerprint(dataset: FingerprintedDataset) -> str:
-    """Changes whenever a label file is added, removed or written again."""
+    """Changes whenever an image or a label file is added, removed or written again."""
     about = f"{dataset.name} {dataset.split} {dataset.label_space}{dataset.content()}"
     return hashlib.sha256(about.encode()).hexdigest()
 

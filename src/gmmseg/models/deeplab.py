@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from gmmseg.models.backbones import TimmBackbone
-from gmmseg.models.features import FeatureExtractor, Features, conv_bn_relu, resize, separable_conv
+from gmmseg.models.features import Features, SplitFeatures, conv_bn_relu, resize, separable_conv
 
 
 class SeparableASPP(nn.Module):
@@ -26,7 +26,7 @@ class SeparableASPP(nn.Module):
         return self.fuse(torch.cat([pooled, *(branch(maps) for branch in self.branches)], dim=1))
 
 
-class DeepLabV3PlusFeatures(FeatureExtractor):
+class DeepLabV3PlusFeatures(SplitFeatures):
     """ASPP on the deepest map, joined at stride 4 with a thin slice of the first stage."""
 
     def __init__(
@@ -51,8 +51,11 @@ class DeepLabV3PlusFeatures(FeatureExtractor):
         self.out_channels, self.stride = channels, backbone.reductions[0]
         self.auxiliary_channels = (middle,)
 
-    def forward(self, images: Tensor) -> Features:
-        early, *_, middle, deep = self.backbone(images)
+    def backbone_maps(self, images: Tensor) -> tuple[Tensor, ...]:
+        return tuple(self.backbone(images))
+
+    def decode(self, maps: tuple[Tensor, ...], image_size: tuple[int, int]) -> Features:
+        early, *_, middle, deep = maps
         edges = self.edges(early)
         context = resize(self.aspp(deep), edges.shape[-2:])
         main = self.refine(torch.cat([context, edges], dim=1))

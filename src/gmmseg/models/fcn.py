@@ -4,10 +4,10 @@ import torch
 from torch import Tensor, nn
 
 from gmmseg.models.backbones import TimmBackbone
-from gmmseg.models.features import FeatureExtractor, Features, conv_bn_relu
+from gmmseg.models.features import Features, SplitFeatures, conv_bn_relu
 
 
-class FCNFeatures(FeatureExtractor):
+class FCNFeatures(SplitFeatures):
     """Two 3x3 convolutions on the deepest map, and a third over their result beside that map (stride 8)."""
 
     def __init__(self, backbone: TimmBackbone, *, channels: int = 512, dropout: float = 0.1) -> None:
@@ -21,8 +21,11 @@ class FCNFeatures(FeatureExtractor):
         self.out_channels, self.stride = channels, backbone.reductions[-1]
         self.auxiliary_channels = (middle,)
 
-    def forward(self, images: Tensor) -> Features:
-        *_, middle, deep = self.backbone(images)
+    def backbone_maps(self, images: Tensor) -> tuple[Tensor, ...]:
+        return tuple(self.backbone(images))
+
+    def decode(self, maps: tuple[Tensor, ...], image_size: tuple[int, int]) -> Features:
+        *_, middle, deep = maps
         main = self.fuse(torch.cat([deep, self.convs(deep)], dim=1))
         return Features(self.dropout(main), (middle,))
 

@@ -1,6 +1,7 @@
 """The contract between networks and heads: what a feature extractor is, and the blocks they share."""
 
 import math
+from abc import ABC, abstractmethod
 from typing import NamedTuple
 
 import torch
@@ -35,6 +36,26 @@ class FeatureExtractor(nn.Module):
 
     def forward(self, images: Tensor) -> Features:
         raise NotImplementedError
+
+
+class SplitFeatures(FeatureExtractor, ABC):
+    """A feature extractor in two steps: what its backbone alone decides, and what its decoder makes of it.
+
+    While the backbone is frozen the first step gives the same maps for the same image, so that they can be
+    kept and only the second step is trained.
+    """
+
+    @abstractmethod
+    def backbone_maps(self, images: Tensor) -> tuple[Tensor, ...]:
+        """Normalised images (b 3 H W) -> maps, each (b f h w), computed by the backbone and nothing else."""
+
+    @abstractmethod
+    def decode(self, maps: tuple[Tensor, ...], image_size: tuple[int, int]) -> Features:
+        """What `backbone_maps` gives for images of ``image_size`` (H, W) -> their features."""
+
+    def forward(self, images: Tensor) -> Features:
+        height, width = images.shape[-2:]
+        return self.decode(self.backbone_maps(images), (height, width))
 
 
 def conv_bn_relu(
@@ -72,7 +93,7 @@ def pad_to_multiple(images: Tensor, divisor: int) -> Tensor:
     return F.pad(images, (0, -width % divisor, 0, -height % divisor))
 
 
-def crop_to_image(maps: Tensor, image_size: torch.Size, stride: int) -> Tensor:
+def crop_to_image(maps: Tensor, image_size: tuple[int, int] | torch.Size, stride: int) -> Tensor:
     """The part of maps (b f h w) of a padded image that lies over the image itself."""
     height, width = image_size
     return maps[..., : math.ceil(height / stride), : math.ceil(width / stride)]

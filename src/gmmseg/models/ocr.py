@@ -5,8 +5,8 @@ from torch import Tensor, nn
 
 from gmmseg.models.backbones import TimmBackbone
 from gmmseg.models.features import (
-    FeatureExtractor,
     Features,
+    SplitFeatures,
     conv_bn_relu,
     crop_to_image,
     pad_to_multiple,
@@ -44,7 +44,7 @@ def region_descriptions(pixels: Tensor, coarse_logits: Tensor) -> Tensor:
     return torch.einsum("bcn,bfn->bfc", shares, pixels.flatten(2)).unsqueeze(-1)
 
 
-class OCRFeatures(FeatureExtractor):
+class OCRFeatures(SplitFeatures):
     """Object-contextual representations over all scales of a high-resolution network (stride 4).
 
     The coarse segmentation that defines the regions is also the auxiliary output: it is logits already.
@@ -71,10 +71,12 @@ class OCRFeatures(FeatureExtractor):
         self.divisor = backbone.reductions[-1]
         self.auxiliary_channels = (num_classes,)
 
-    def forward(self, images: Tensor) -> Features:
-        maps = self.backbone(pad_to_multiple(images, self.divisor))
+    def backbone_maps(self, images: Tensor) -> tuple[Tensor, ...]:
+        return tuple(self.backbone(pad_to_multiple(images, self.divisor)))
+
+    def decode(self, maps: tuple[Tensor, ...], image_size: tuple[int, int]) -> Features:
         joined = torch.cat([resize(each, maps[0].shape[-2:]) for each in maps], dim=1)
-        joined = crop_to_image(joined, images.shape[-2:], self.stride)
+        joined = crop_to_image(joined, image_size, self.stride)
         coarse = self.coarse(joined)
         pixels = self.pixels(joined)
         main = self.attention(pixels, region_descriptions(pixels, coarse))

@@ -5,14 +5,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from gmmseg.models.backbones import FrozenBackbone, TimmBackbone
-from gmmseg.models.features import FeatureExtractor, Features, conv_bn_relu, resize, separable_conv
+from gmmseg.models.features import Features, SplitFeatures, conv_bn_relu, resize, separable_conv
 
 
-class FrozenPyramidFeatures(FeatureExtractor):
-    """All scales of the backbone, joined at stride 8 and mixed; only the decoder is trained.
-
-    The two halves are visible, because what `joined` gives never changes in training and can be kept.
-    """
+class FrozenPyramidFeatures(SplitFeatures):
+    """All scales of the backbone, joined at stride 8 and mixed; only the decoder is trained."""
 
     stride = 8
 
@@ -24,21 +21,18 @@ class FrozenPyramidFeatures(FeatureExtractor):
         self.backbone = FrozenBackbone(backbone)
         self.out_channels = channels
 
-    def forward(self, images: Tensor) -> Features:
-        return Features(self.decode(self.joined(images)))
+    def backbone_maps(self, images: Tensor) -> tuple[Tensor, ...]:
+        """The backbone's maps; those finer than (ceil(H/8) ceil(W/8)) are averaged to that size."""
+        size = self._size(images.shape[-2:])
+        return tuple(
+            F.adaptive_avg_pool2d(maps, size) if maps.shape[-2] > size[0] else maps
+            for maps in self.backbone(images)
+        )
 
-    def joined(self, images: Tensor) -> Tensor:
-        """Images (b 3 H W) -> the backbone's maps, side by side, (b f ceil(H/8) ceil(W/8))."""
-        height, width = ((side + self.stride - 1) // self.stride for side in images.shape[-2:])
-        return torch.cat([_at_size(maps, (height, width)) for maps in self.backbone(images)], dim=1)
+    def decode(self, maps: tuple[Tensor, ...], image_size: tuple[int, int]) -> Features:
+        joined = torch.cat([resize(each, self._size(image_size)) for each in maps], dim=1)
+        return Features(self.refine(self.reduce(joined)))
 
-    def decode(self, joined: Tensor) -> Tensor:
-        """What `joined` gives -> features (b out_channels h w)."""
-        return self.refine(self.reduce(joined))
-
-
-def _at_size(maps: Tensor, size: tuple[int, int]) -> Tensor:
-    """Finer maps are averaged, coarser ones interpolated."""
-    if maps.shape[-2] > size[0]:
-        return F.adaptive_avg_pool2d(maps, size)
-    return resize(maps, size)
+    def _size(self, image_size: tuple[int, int] | torch.Size) -> tuple[int, int]:
+        height, width = (-(-side // self.stride) for side in image_size)
+        return height, width

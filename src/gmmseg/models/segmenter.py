@@ -100,8 +100,10 @@ class Segmenter(nn.Module):
 
     def forward(self, images: Tensor) -> SegmenterOutput:
         features = self.features(self.normalise(images))
-        if isinstance(features, Tensor):
-            features = Features(features)
+        return self.on_features(Features(features) if isinstance(features, Tensor) else features)
+
+    def on_features(self, features: Features) -> SegmenterOutput:
+        """What `forward` returns, from the features of the images."""
         output = self.head(features.main)
         if not (self.training and len(self.auxiliary_heads)):
             return output

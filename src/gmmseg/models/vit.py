@@ -5,8 +5,8 @@ from torch import Tensor, nn
 
 from gmmseg.models.backbones import FrozenBackbone, TimmBackbone
 from gmmseg.models.features import (
-    FeatureExtractor,
     Features,
+    SplitFeatures,
     conv_bn_relu,
     crop_to_image,
     pad_to_multiple,
@@ -15,7 +15,7 @@ from gmmseg.models.features import (
 )
 
 
-class FrozenViTFeatures(FeatureExtractor):
+class FrozenViTFeatures(SplitFeatures):
     """Patch tokens of several blocks, joined, upsampled by two and mixed; only the decoder is trained.
 
     The stride is half the patch size.
@@ -30,8 +30,10 @@ class FrozenViTFeatures(FeatureExtractor):
         self.backbone = FrozenBackbone(backbone)
         self.out_channels, self.stride = channels, self.patch // 2
 
-    def forward(self, images: Tensor) -> Features:
-        maps = self.backbone(pad_to_multiple(images, self.patch))
+    def backbone_maps(self, images: Tensor) -> tuple[Tensor, ...]:
+        return tuple(self.backbone(pad_to_multiple(images, self.patch)))
+
+    def decode(self, maps: tuple[Tensor, ...], image_size: tuple[int, int]) -> Features:
         joined = self.reduce(torch.cat(maps, dim=1))
         fine = self.refine(resize(joined, (2 * joined.shape[-2], 2 * joined.shape[-1])))
-        return Features(crop_to_image(fine, images.shape[-2:], self.stride))
+        return Features(crop_to_image(fine, image_size, self.stride))

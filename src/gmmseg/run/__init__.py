@@ -7,6 +7,7 @@
 from gmmseg.run.building import (
     hidden_data,
     join_processes,
+    make_crops,
     make_em,
     make_segmenter,
     make_trainer,
@@ -29,6 +30,7 @@ __all__ = [
     "hidden_data",
     "join_processes",
     "judged_sets",
+    "make_crops",
     "make_em",
     "make_scores",
     "make_segmenter",

@@ -14,14 +14,15 @@ from gmmseg.data.cached import CachedDataset
 from gmmseg.data.held_out import HiddenClasses, WithoutClasses
 from gmmseg.data.loading import EpochLoader, ShuffledSampler
 from gmmseg.data.paired import NOTHING_LABELLED
-from gmmseg.data.samplers import ClassBalancedSampler, class_counts
+from gmmseg.data.samplers import ClassBalancedSampler, class_counts, fingerprint
 from gmmseg.data.transforms import training_transform
 from gmmseg.evaluation.evaluator import evaluate_closed_set
 from gmmseg.inference import Predictor
 from gmmseg.labels import IGNORE
 from gmmseg.mixture import DiscriminativeMixture, OnlineEM
 from gmmseg.models import Segmenter, build
-from gmmseg.samples import FingerprintedDataset, SegmentationDataset
+from gmmseg.samples import FingerprintedDataset, SegmentationDataset, collate
+from gmmseg.training.cached_crops import FOLDER, CachedCrops, OnCachedMaps, collate_crops, splittable
 from gmmseg.training.optim import freeze_backbone, make_optimization
 from gmmseg.training.trainer import Loader, Trainer
 
@@ -44,15 +45,23 @@ def make_trainer(
     folder: Path,
     validation: SegmentationDataset | None = None,
     about: dict[str, Any] | None = None,
+    crops: CachedCrops | None = None,
 ) -> Trainer:
-    """The loop that trains ``segmenter`` on the batches of ``loader`` as ``config`` says, at step 0."""
+    """The loop that trains ``segmenter`` on the batches of ``loader`` as ``config`` says, at step 0.
+
+    ``crops``, as `make_crops` gives them, are what ``loader`` hands out in the place of images. Their file is
+    written when the backbone has its weights (`CachedCrops.make`), before the first step.
+    """
     if config.train.backbone_multiplier == 0:
         freeze_backbone(segmenter)
+    if crops is not None:
+        splittable(segmenter)  # refuses one whose backbone is trained, or has no maps of its own
     em = make_em(segmenter, config)
+    network = None if crops is None else OnCachedMaps(segmenter, crops)
     return Trainer(
         segmenter,
         loader,
-        make_optimization(segmenter, config.train, em, accelerator.prepare),
+        make_optimization(segmenter, config.train, em, accelerator.prepare, network),
         accelerator,
         config.train,
         folder,
@@ -111,12 +120,44 @@ def refuse_unlabelled(dataset: SegmentationDataset) -> None:
         raise ValueError(f"{dataset.name}, split {dataset.split}: {NOTHING_LABELLED}")
 
 
-def make_loader(
-    config: Config, dataset: FingerprintedDataset, folder: Path, accelerator: Accelerator
-) -> EpochLoader:
-    """Augmented batches in an order that depends on the seed alone, shared out over processes."""
-    settings, seed = config.data, config.train.seed
+def augmented(config: Config, dataset: FingerprintedDataset) -> AugmentedDataset:
+    """The crops that training sees, epoch by epoch."""
+    settings = config.data
     transform = training_transform(settings.crop, scale=settings.scale, short_side=settings.short_side)
+    return AugmentedDataset(dataset, transform, config.train.seed)
+
+
+def make_crops(config: Config, folder: Path, dataset: FingerprintedDataset) -> CachedCrops | None:
+    """Where the crops of `augmented` are kept below ``folder``; None without ``train.cached_crops``.
+
+    Nothing is written yet.
+    """
+    settings, count = config.data, config.train.cached_crops
+    if not count:
+        return None
+    made_with = {
+        **{name: getattr(settings, name) for name in ("crop", "scale", "short_side", "held_out")},
+        "seed": config.train.seed,
+        "precision": config.train.precision,
+        "data": fingerprint(dataset),
+    }
+    return CachedCrops(
+        folder / FOLDER, augmented(config, dataset), count, made_with, workers=settings.workers
+    )
+
+
+def make_loader(
+    config: Config,
+    dataset: FingerprintedDataset,
+    folder: Path,
+    accelerator: Accelerator,
+    crops: CachedCrops | None = None,
+) -> EpochLoader:
+    """Augmented batches, or those of cached ``crops``, in an order that depends on the seed alone.
+
+    They are shared out over processes.
+    """
+    settings, seed = config.data, config.train.seed
     global_batch = config.train.batch_size * accelerator.num_processes
     if settings.balanced:
         counts = class_counts(dataset, cache=folder / "class_counts.json")
@@ -126,11 +167,12 @@ def make_loader(
     else:
         sampler = ShuffledSampler(len(dataset), least=global_batch, seed=seed)
     return EpochLoader(
-        AugmentedDataset(dataset, transform, seed),
+        augmented(config, dataset) if crops is None else crops,
         sampler,
         config.train.batch_size,
         workers=settings.workers,
         prepare=accelerator.prepare_data_loader,
+        collate=collate if crops is None else collate_crops,
     )
 
 

@@ -15,6 +15,7 @@ from gmmseg.config import Config, dump_config
 from gmmseg.models import Segmenter
 from gmmseg.models.saving import WEIGHTS_FILE
 from gmmseg.run.building import (
+    make_crops,
     make_loader,
     make_segmenter,
     make_trainer,
@@ -26,6 +27,7 @@ from gmmseg.run.building import (
 from gmmseg.run.calibrate import calibrate_folders
 from gmmseg.run.resuming import check_resumable, describe_run
 from gmmseg.samples import SegmentationDataset
+from gmmseg.training.cached_crops import FOLDER, remove_crops
 from gmmseg.training.checkpoint import (
     CheckpointError,
     find_checkpoint,
@@ -49,7 +51,7 @@ def train(
     The folder then holds config.yaml, log.jsonl, checkpoints/, best/ (weights of the best validation) and
     final/ (weights of the last step), both calibrated. ``resume`` is a run folder, whose newest
     checkpoint is taken, or a checkpoint file; only ``folder`` itself may hold none yet. ``say`` is told what
-    a resumed run does differently.
+    a resumed run does differently, and how large a file of cached crops will be.
     """
     accelerator = Accelerator(mixed_precision=config.train.precision, cpu=cpu or must_use_cpu())
     say = say if say and accelerator.is_main_process else _keep_quiet
@@ -61,12 +63,16 @@ def train(
         state = _state_to_go_on_from(resume, folder, about, say)
         if state is not None and _is_finished(folder, state, config):
             say(f"{folder}: this run is finished, at step {state['step']}; nothing is written")
+            _remove_crops(folder)
             return folder / "final"
+        crops = make_crops(config, folder, dataset)
         segmenter = make_segmenter(config, dataset).to(accelerator.device)
-        loader = make_loader(config, dataset, folder, accelerator)
-        trainer = make_trainer(config, segmenter, loader, accelerator, folder, validation, about)
+        loader = make_loader(config, dataset, folder, accelerator, crops)
+        trainer = make_trainer(config, segmenter, loader, accelerator, folder, validation, about, crops)
         if state is not None:
             _restore(trainer, state, say)
+        if crops is not None:
+            crops.make(trainer.segmenter, autocast=accelerator.autocast, say=say)
         if accelerator.is_main_process:
             write_bytes(folder / "config.yaml", dump_config(config).encode())
         try:
@@ -76,7 +82,14 @@ def train(
             command = resume_command(folder, "--resume", *(["--cpu"] if cpu else []))
             raise Interrupted(f"{stopped}; resume it{where} with: {command}") from None
         _export(trained, trainer.step, folder, validation, accelerator.device)
+        _remove_crops(folder)
     return folder / "final"
+
+
+def _remove_crops(folder: Path) -> None:
+    """Cached crops serve no more once the run is finished."""
+    if distributed.rank() == 0:
+        remove_crops(folder / FOLDER)
 
 
 def _keep_quiet(message: str) -> None:

@@ -17,9 +17,11 @@ from gmmseg.training.train_settings import TrainSettings
 class Optimization:
     """What moves a segmenter: gradients of ``loss`` its network, ``em`` its mixtures.
 
+    ``network`` is what batches go through: the segmenter itself, unless they hold something else than images.
     ``em`` is None for softmax twins and discriminative mixtures.
     """
 
+    network: nn.Module
     loss: Loss
     optimizer: Optimizer
     schedule: LRScheduler
@@ -31,11 +33,12 @@ def make_optimization(
     settings: TrainSettings,
     em: OnlineEM | None,
     prepare: Prepare,
+    network: nn.Module | None = None,
 ) -> Optimization:
-    """Loss, optimizer and schedule that ``settings`` describe, beside ``em``."""
+    """Loss, optimizer and schedule that ``settings`` describe, beside ``em``; see `Optimization`."""
     loss = make_loss(segmenter, settings, em, prepare)
     optimizer = make_optimizer(segmenter, settings, loss.parameters())
-    return Optimization(loss, optimizer, make_schedule(optimizer, settings), em)
+    return Optimization(network or segmenter, loss, optimizer, make_schedule(optimizer, settings), em)
 
 
 def make_optimizer(

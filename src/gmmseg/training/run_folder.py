@@ -15,7 +15,7 @@ from gmmseg.models.saving import CONFIG_FILE, WEIGHTS_FILE
 from gmmseg.training.checkpoint import list_checkpoints
 
 LOCK_FILE = ".lock"
-PARTS = ("checkpoints", "best", "final")
+PARTS = ("checkpoints", "best", "final", "crops")
 
 
 class FolderInUse(RuntimeError):

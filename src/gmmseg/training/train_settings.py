@@ -26,6 +26,9 @@ class TrainSettings:
     """SGD only."""
     backbone_multiplier: NotNegative = 0.1
     """Learning rate of the pretrained part relative to the rest; 0 freezes it, batch norm included."""
+    cached_crops: CountOrNone = 0
+    """With a frozen backbone: crops of each image whose backbone maps are computed once, kept on disk in half
+    precision and trained on in turn. 0: a new crop in every epoch, through the backbone."""
     link_multiplier: NotNegative = 30.0
     """Learning rate of the link (temperature and class offsets) relative to the rest."""
     schedule: Literal["poly", "step"] = "poly"

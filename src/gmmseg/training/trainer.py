@@ -76,7 +76,7 @@ class Trainer:
         self.segmenter, self.loader, self.accelerator = segmenter, loader, accelerator
         self.settings, self.folder, self.validate, self.about = settings, folder, validate, about
         self.loss, self.schedule, self.em = optimization.loss, optimization.schedule, optimization.em
-        self.network, self.optimizer = accelerator.prepare(segmenter, optimization.optimizer)
+        self.network, self.optimizer = accelerator.prepare(optimization.network, optimization.optimizer)
         decay = settings.ema
         self.average = (
             AveragedModel(segmenter, multi_avg_fn=get_ema_multi_avg_fn(decay), use_buffers=True)
