@@ -12,7 +12,8 @@ WEIGHTS_INSTEAD = (
 )
 """What to do where the weights of a backbone cannot be fetched."""
 
-_PATIENCE = 5.0  # seconds
+PATIENCE = 5.0
+"""Seconds to wait for an answer."""
 
 
 class HubError(OSError):
@@ -58,7 +59,7 @@ def _answers() -> bool:
     if constants.HF_HUB_OFFLINE:
         return False
     try:
-        get_session().head(constants.ENDPOINT, timeout=_PATIENCE)
+        get_session().head(constants.ENDPOINT, timeout=PATIENCE)
     except Exception:  # whatever a proxy, a resolver or a socket may raise
         return False
     return True

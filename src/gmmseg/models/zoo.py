@@ -11,7 +11,7 @@ from gmmseg.models.backbones import TimmBackbone
 from gmmseg.models.deeplab import DeepLabV3PlusFeatures
 from gmmseg.models.fcn import FCNFeatures, auxiliary_head
 from gmmseg.models.features import FeatureExtractor
-from gmmseg.models.heads import HeadSettings, head_settings, make_head
+from gmmseg.models.heads import HeadSettings, make_head
 from gmmseg.models.huggingface import mit_segformer, swin_config, swin_mask2former, swin_upernet
 from gmmseg.models.masks import mask_segmenter
 from gmmseg.models.ocr import OCRFeatures
@@ -161,19 +161,8 @@ ZOO: dict[str, Entry] = {
 }
 
 
-def build(
-    name: str, *, num_classes: int, head: str | HeadSettings = "default", weights: str | None = None
-) -> Segmenter:
-    """The network called ``name`` with a head for ``num_classes`` classes.
-
-    ``head``: default (or gmm), paper, reference, softmax, or HeadSettings. ``weights`` of the backbone:
-    None (random), "pretrained" (from the hub) or a .safetensors / .pth file.
-    """
-    if name not in ZOO:
-        raise ValueError(f"unknown network {name!r}: choose one of {', '.join(ZOO)}")
-    if num_classes < 1:
-        raise ValueError(f"num_classes must be at least 1, got {num_classes}")
-    settings = head_settings(head)
+def build_named(name: str, num_classes: int, settings: HeadSettings, weights: str | None = None) -> Segmenter:
+    """The network of the zoo called ``name``; ``weights`` of its backbone as in `gmmseg.build`."""
     recipe = {"source": "zoo", "name": name, "num_classes": num_classes, "head": asdict(settings)}
     entry = ZOO[name]
     return entry.assemble(entry.network(num_classes, weights), num_classes, settings, recipe)
