@@ -14,6 +14,7 @@ from gmmseg.models.features import FeatureExtractor
 from gmmseg.models.heads import HeadSettings, make_head
 from gmmseg.models.huggingface import mit_segformer, swin_config, swin_mask2former, swin_upernet
 from gmmseg.models.masks import mask_segmenter
+from gmmseg.models.names import meant
 from gmmseg.models.ocr import OCRFeatures
 from gmmseg.models.pyramid import FrozenPyramidFeatures
 from gmmseg.models.segmenter import Segmenter
@@ -163,6 +164,10 @@ ZOO: dict[str, Entry] = {
 
 def build_named(name: str, num_classes: int, settings: HeadSettings, weights: str | None = None) -> Segmenter:
     """The network of the zoo called ``name``; ``weights`` of its backbone as in `gmmseg.build`."""
+    if name not in ZOO:
+        raise ValueError(f"unknown network {name!r}: choose one of {', '.join(ZOO)}{meant(name, ZOO)}")
+    if num_classes < 1:
+        raise ValueError(f"num_classes must be at least 1, got {num_classes}")
     recipe = {"source": "zoo", "name": name, "num_classes": num_classes, "head": asdict(settings)}
     entry = ZOO[name]
     return entry.assemble(entry.network(num_classes, weights), num_classes, settings, recipe)
