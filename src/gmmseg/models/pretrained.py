@@ -66,7 +66,7 @@ def _local(folder: str | Path) -> Path:
 
 
 def _built(config: dict[str, Any], architecture: nn.Module | None, place: Path) -> Segmenter:
-    """`from_recipe`, with a recipe that is damaged or of somebody else's making refused by the file's name."""
+    """`from_recipe`, where a damaged or foreign recipe is refused by the name of its file."""
     try:
         return from_recipe(config["recipe"], architecture, str(place))
     except (WeightsError, ImportError, OSError):

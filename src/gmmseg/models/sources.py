@@ -1,4 +1,4 @@
-"""Any network by name: the zoo, a library's network behind a prefix, or a folder. A table of sources in code."""
+"""Any network by name: of the zoo, of a library (behind its prefix), or a folder. The table is SOURCES."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -78,7 +78,9 @@ def _unknown(name: str) -> str:
 def _count(name: str, wanted: Wanted) -> int:
     """The number of classes, for a network that has none of its own."""
     if wanted.count is None:
-        raise ValueError(f"{name} has no classes of its own: say how many (num_classes) or which (class_names)")
+        raise ValueError(
+            f"{name} has no classes of its own: say how many (num_classes) or which (class_names)"
+        )
     return wanted.count
 
 
@@ -144,7 +146,7 @@ def _is_ours(folder: Path) -> bool:
         return True
     if "model_type" not in config:
         raise WeightsError(
-            f"{folder / CONFIG_FILE}: of no model that is known here; give a folder of ours or of transformers"
+            f"{folder / CONFIG_FILE}: of no model known here; give a folder of ours or of transformers"
         )
     return False
 

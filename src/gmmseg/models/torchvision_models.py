@@ -129,7 +129,7 @@ def _refuse_unknown(name: str) -> None:
 
 
 def open_torchvision(name: str, num_classes: int, weights: str | None) -> nn.Module:
-    """The network called ``name`` for ``num_classes`` classes; ``weights`` of its backbone: None or a file."""
+    """The network called ``name`` for ``num_classes`` classes, its backbone's weights None or a file."""
     model = rebuild_torchvision(
         {"name": name, "classes": num_classes, "auxiliary": not name.startswith("lraspp")}
     )
@@ -156,5 +156,6 @@ def _refuse_unreachable(name: str, address: str) -> None:
         urlopen(address, timeout=PATIENCE).close()
     except OSError as error:
         raise HubError(
-            f"torchvision:{name} (weights=pretrained): its file cannot be fetched ({error}); {WEIGHTS_INSTEAD}"
+            f"torchvision:{name} (weights=pretrained): its file cannot be fetched ({error}); "
+            f"{WEIGHTS_INSTEAD}"
         ) from error

@@ -1,7 +1,8 @@
 """The composition root: configuration in, objects built, work done. One page per workflow.
 
 `train` and `demo` make models, `convert` takes one from elsewhere, `fit` gives a trained model mixtures,
-`calibrate` and `evaluate` judge one, `report` shows it; `building` holds the parts of a run and `runs` what a finished one has left behind.
+`calibrate` and `evaluate` judge one, `report` shows it; `building` holds the parts of a run and `runs` what a
+finished one has left behind.
 """
 
 from gmmseg.run.building import (
