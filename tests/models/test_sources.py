@@ -323,7 +323,7 @@ def test_what_cannot_be_a_model_is_refused_in_one_line(tmp_path: Path) -> None:
 
 def test_a_network_without_classes_of_its_own_asks_for_them() -> None:
     for name in ("tiny_unet", "smp:Unet/resnet18", "timm:test_vit", "torchvision:fcn_resnet50"):
-        with pytest.raises(ValueError, match=r"no classes of its own: say how many \(num_classes\)"):
+        with pytest.raises(ValueError, match=r"no classes of its own: say which \(class_names"):
             gmmseg.build(name)
     with pytest.raises(ValueError, match="2 class names for 3 classes"):
         gmmseg.build("tiny_unet", num_classes=3, class_names=("a", "b"))
@@ -358,7 +358,9 @@ def test_a_name_on_the_hub_gives_what_its_folder_gives(cache: Path, tmp_path: Pa
 
 
 def test_a_hub_that_cannot_be_reached_is_one_line(cache: Path) -> None:
-    with pytest.raises(OSError, match=r"hf:owner/name: .*cannot be reached.*download config\.json") as told:
+    with pytest.raises(
+        OSError, match=r"hf:owner/name: .*cannot be reached.*download its config\.json and weights"
+    ) as told:
         gmmseg.build("hf:owner/name", num_classes=3)
     assert "\n" not in str(told.value)
 

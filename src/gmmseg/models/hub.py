@@ -66,8 +66,8 @@ def _answers() -> bool:
 
 
 def download(name: str, files: list[str]) -> Path:
-    """The folder with ``files`` of the repository ``name`` (owner/name), fetched if need be."""
+    """The folder with those of ``files`` that the repository ``name`` (owner/name) has, fetched if need be."""
     from huggingface_hub import snapshot_download
 
-    with fetching(f"{PREFIX}{name}", f"check the name, or download {' and '.join(files)} into a folder"):
+    with fetching(f"{PREFIX}{name}", f"check the name, or download its {files[0]} and weights into a folder"):
         return Path(snapshot_download(name, allow_patterns=files))
