@@ -66,7 +66,7 @@ def _answers() -> bool:
 
 
 def download(name: str, files: list[str]) -> Path:
-    """The folder with those of ``files`` that the repository ``name`` (owner/name) has, fetched if need be."""
+    """The folder with ``files`` of the repository ``name`` (owner/name), as far as it has them."""
     from huggingface_hub import snapshot_download
 
     with fetching(f"{PREFIX}{name}", f"check the name, or download its {files[0]} and weights into a folder"):

@@ -79,7 +79,8 @@ def _count(name: str, wanted: Wanted) -> int:
     """The number of classes, for a network that has none of its own."""
     if wanted.count is None:
         raise ValueError(
-            f"{name} has no classes of its own: say which (class_names, on the command line --classes or --data)"
+            f"{name} has no classes of its own: say which (class_names, on the "
+            "command line --classes or --data)"
         )
     return wanted.count
 
