@@ -35,6 +35,7 @@ def test_every_command_explains_itself():
 
     commands = [
         "train",
+        "convert",
         "fit",
         "calibrate",
         "evaluate",

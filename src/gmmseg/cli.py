@@ -116,6 +116,50 @@ def _train(settings: "Config", folder: Path, resume: bool, resume_from: Path | N
 
 
 @app.command()
+def convert(
+    source: Annotated[
+        str,
+        typer.Argument(
+            help="hf:owner/name, smp:Unet/resnet34, torchvision:deeplabv3_resnet50, timm:BACKBONE, "
+            "a name of the zoo, or a folder: of transformers, or of ours."
+        ),
+    ],
+    out: Annotated[Path, typer.Option(help="Folder for the weights.")],
+    twin: Annotated[
+        bool, typer.Option("--twin", help="Also write the softmax twin, to OUT/twin: same features.")
+    ] = False,
+    preset: Annotated[str, typer.Option(help="default, paper, reference or softmax.")] = "default",
+    classes: Annotated[str, typer.Option(help="Names of the classes, comma separated.")] = "",
+    data: Annotated[
+        str | None, typer.Option("--data", "-d", help="Take the classes of this set, NAME:ROOT[:SPLIT].")
+    ] = None,
+    weights: Annotated[
+        str | None,
+        typer.Option(help="pretrained, or a file, for sources that bring none. Default: random ones."),
+    ] = None,
+) -> None:
+    """Any network by its name with a generative head, written as a folder of weights.
+
+    Classes that the source knows by the same name keep their rows of its classifier in the twin.
+    """
+    from gmmseg import run
+
+    if classes and data:
+        raise ValueError("--classes and --data both say which classes there are: give one of them")
+    names: Any = [name.strip() for name in classes.split(",")] if classes else None
+    if data:
+        space = _open(data, default_split="train").label_space
+        if space is None:
+            raise ValueError(f"{data} marks what is unknown, not classes: give a labelled set, or --classes")
+        names = space.names
+    model = run.convert_source(source, out, head=preset, twin=twin, weights=weights, class_names=names)
+    say(f"weights in {out}" + (f", of the softmax twin in {out / 'twin'}" if twin else ""))
+    if not model.is_fitted:
+        fitted = f", or fit them: gmmseg fit {out / 'twin'}" if twin else ""
+        note(f"the mixtures know nothing yet: train them with gmmseg train CONFIG model.name={out}{fitted}")
+
+
+@app.command()
 def fit(
     model: Model,
     data: Annotated[str, typer.Option("--data", "-d", help="Labelled training set, NAME:ROOT[:SPLIT].")],
@@ -346,12 +390,14 @@ def import_reference(
 
 @app.command()
 def zoo() -> None:
-    """Print the names of the networks that can be built, each with a line about it."""
-    from gmmseg.models.zoo import ZOO
+    """Print the names of the networks that can be built, each with a line about it; then how to name others."""
+    from gmmseg.models import SOURCES, ZOO
 
-    width = max(len(name) for name in ZOO)
-    for name, entry in ZOO.items():
-        say(f"{name:<{width}}  {entry.summary}")
+    summaries = {name: entry.summary for name, entry in ZOO.items()}
+    summaries |= {source.example: source.summary for source in SOURCES.values()}
+    width = max(map(len, summaries))
+    for name, summary in summaries.items():
+        say(f"{name:<{width}}  {summary}")
 
 
 @app.command()

@@ -29,7 +29,7 @@ def dialled(monkeypatch):
     return attempts
 
 
-@pytest.mark.parametrize("network", ["light_efficientnet_lite0", "segformer_mit_b0"])
+@pytest.mark.parametrize("network", ["timm:resnet18", "segformer_mit_b0"])
 def test_without_the_hub_pretrained_weights_fail_after_one_attempt(network, dialled, monkeypatch, tmp_path):
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
     with pytest.raises(

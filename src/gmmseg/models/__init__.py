@@ -8,11 +8,13 @@ from gmmseg.models.outputs import SegmenterOutput
 from gmmseg.models.pretrained import from_pretrained
 from gmmseg.models.reference_import import import_reference
 from gmmseg.models.segmenter import Segmenter
+from gmmseg.models.sources import SOURCES, build
 from gmmseg.models.weights import WeightsError
-from gmmseg.models.zoo import ZOO, build
+from gmmseg.models.zoo import ZOO
 
 __all__ = [
     "HEAD_PRESETS",
+    "SOURCES",
     "ZOO",
     "Calibration",
     "ConversionError",

@@ -12,7 +12,8 @@ WEIGHTS_INSTEAD = (
 )
 """What to do where the weights of a backbone cannot be fetched."""
 
-_PATIENCE = 5.0  # seconds
+PATIENCE = 5.0
+"""Seconds to wait for an answer."""
 
 
 class HubError(OSError):
@@ -58,15 +59,15 @@ def _answers() -> bool:
     if constants.HF_HUB_OFFLINE:
         return False
     try:
-        get_session().head(constants.ENDPOINT, timeout=_PATIENCE)
+        get_session().head(constants.ENDPOINT, timeout=PATIENCE)
     except Exception:  # whatever a proxy, a resolver or a socket may raise
         return False
     return True
 
 
 def download(name: str, files: list[str]) -> Path:
-    """The folder with ``files`` of the repository ``name`` (owner/name), fetched if need be."""
+    """The folder with ``files`` of the repository ``name`` (owner/name), as far as it has them."""
     from huggingface_hub import snapshot_download
 
-    with fetching(f"{PREFIX}{name}", f"check the name, or download {' and '.join(files)} into a folder"):
+    with fetching(f"{PREFIX}{name}", f"check the name, or download its {files[0]} and weights into a folder"):
         return Path(snapshot_download(name, allow_patterns=files))

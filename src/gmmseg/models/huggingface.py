@@ -7,8 +7,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from gmmseg.models.convert import ConversionError, Dissection, dissect_at
-from gmmseg.models.features import FeatureExtractor, Features
+from gmmseg.models.convert import ConversionError, Dissection, Triple, dissect_at
+from gmmseg.models.features import IMAGENET_MEAN, IMAGENET_STD, FeatureExtractor, Features
 from gmmseg.models.hub import WEIGHTS_INSTEAD, fetching
 from gmmseg.models.weights import WeightsError, listed, read_weights
 
@@ -211,12 +211,7 @@ def rebuild_transformers(source: dict[str, Any]) -> nn.Module:
     """The network a recipe describes, with random weights."""
     import transformers
 
-    name = source["class"]
-    if not name.endswith(("ForSemanticSegmentation", "ForUniversalSegmentation")):
-        raise ValueError(f"{name!r} is not a segmentation model of transformers")
-    kind = getattr(transformers, name, None)
-    if kind is None:
-        raise ValueError(f"this version of transformers has no {name!r}")
+    kind = _segmenter_class(transformers, source["class"])
     return kind(kind.config_class.from_dict(_without_downloads(source["config"])))
 
 
@@ -228,3 +223,46 @@ def _without_downloads(config: Any) -> Any:
         return config
     inside = {key: _without_downloads(value) for key, value in config.items()}
     return inside | {"use_pretrained_backbone": False} if inside.get("use_pretrained_backbone") else inside
+
+
+def _segmenter_class(transformers: Any, name: str) -> Any:
+    if not name.endswith(("ForSemanticSegmentation", "ForUniversalSegmentation")):
+        raise ValueError(f"{name!r} is not a segmentation model of transformers")
+    kind = getattr(transformers, name, None)
+    if kind is None:
+        raise ValueError(f"this version of transformers has no {name!r}")
+    return kind
+
+
+def open_transformers(place: str, config: dict[str, Any]) -> nn.Module:
+    """The segmentation network of transformers in the folder, or under the hub's name, ``place``.
+
+    ``config``: what its config.json says. Tensors that the network needs and the file lacks are an error.
+    """
+    import transformers
+
+    names = config.get("architectures") or [config.get("model_type", "its network")]
+    try:
+        kind = _segmenter_class(transformers, str(names[0]))
+    except ValueError as error:
+        raise ConversionError(
+            f"{place}: {error}; give one whose config.json names a ...ForSemanticSegmentation, or "
+            "Mask2Former, as its architecture"
+        ) from error
+    model, report = kind.from_pretrained(place, output_loading_info=True)
+    missing = sorted(map(str, [*report["missing_keys"], *report["mismatched_keys"]]))
+    if missing:
+        raise WeightsError(f"{place}: its weights lack{listed(missing)}; fetch or write it again")
+    return model.float()
+
+
+def normalisation(preprocessor: dict[str, Any]) -> tuple[Triple, Triple]:
+    """Mean and std that a preprocessor_config.json tells, ImageNet's where it tells none."""
+    if preprocessor.get("do_flip_channel_order"):
+        warnings.warn(
+            "this network was trained on BGR images and is given RGB: train it further", stacklevel=2
+        )
+    if preprocessor.get("do_normalize") is False:
+        return (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)
+    mean, std = preprocessor.get("image_mean"), preprocessor.get("image_std")
+    return tuple(mean or IMAGENET_MEAN), tuple(std or IMAGENET_STD)

@@ -16,13 +16,14 @@ from gmmseg.models.heads import HeadSettings, present_words
 from gmmseg.models.hub import PREFIX, download, offline
 from gmmseg.models.huggingface import rebuild_transformers
 from gmmseg.models.inference_settings import InferenceSettings
+from gmmseg.models.light import rebuild_light
 from gmmseg.models.reference_import import build_reference
 from gmmseg.models.saving import CONFIG_FILE, WEIGHTS_FILE, digest, read_config, read_state
 from gmmseg.models.segmenter import Segmenter
 from gmmseg.models.smp import rebuild_smp
 from gmmseg.models.torchvision_models import rebuild_torchvision
 from gmmseg.models.weights import WeightsError
-from gmmseg.models.zoo import build
+from gmmseg.models.zoo import build_named
 
 REBUILDERS = {"transformers": rebuild_transformers, "smp": rebuild_smp, "torchvision": rebuild_torchvision}
 
@@ -78,9 +79,9 @@ def _local(folder: str | Path) -> Path:
 
 
 def _built(config: dict[str, Any], architecture: nn.Module | None, place: Path) -> Segmenter:
-    """`_rebuild`, with a recipe that is damaged or of somebody else's making refused by the file's name."""
+    """`from_recipe`, where a damaged or foreign recipe is refused by the name of its file."""
     try:
-        return _rebuild(config["recipe"], architecture, place)
+        return from_recipe(config["recipe"], architecture, str(place))
     except (WeightsError, ImportError, OSError):
         raise
     except Exception as error:  # a recipe is read by the builders of four libraries
@@ -91,18 +92,18 @@ def _built(config: dict[str, Any], architecture: nn.Module | None, place: Path) 
         ) from error
 
 
-def _rebuild(recipe: dict[str, Any] | None, architecture: nn.Module | None, place: Path) -> Segmenter:
+def from_recipe(recipe: dict[str, Any] | None, architecture: nn.Module | None, place: str) -> Segmenter:
+    """The segmenter that a recipe describes, with random weights; ``place`` is where the recipe was found."""
     if isinstance(architecture, Segmenter):
         return architecture
     if recipe is None:
         raise WeightsError(f"{place}: assembled by hand; give a Segmenter of the same parts as architecture=")
     source = recipe["source"]
     if source == "zoo":
-        return build(
-            recipe["name"],
-            num_classes=recipe["num_classes"],
-            head=HeadSettings(**present_words(recipe["head"])),
-        )
+        settings = HeadSettings(**present_words(recipe["head"]))
+        return build_named(recipe["name"], recipe["num_classes"], settings)
+    if source == "timm":
+        return rebuild_light(recipe)
     if source == "reference":
         return build_reference(recipe)
     if source in REBUILDERS:

@@ -1,28 +1,46 @@
-"""A light decoder over a frozen convolutional backbone: trained in minutes on a CPU."""
+"""A light decoder over the scales of a backbone: with a frozen one, trained in minutes on a CPU."""
+
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from gmmseg.models.backbones import FrozenBackbone, TimmBackbone
-from gmmseg.models.features import Features, SplitFeatures, conv_bn_relu, resize, separable_conv
+from gmmseg.models.backbones import FreezableBackbone, FrozenBackbone, TimmBackbone
+from gmmseg.models.features import (
+    Features,
+    SplitFeatures,
+    conv_bn_relu,
+    crop_to_image,
+    pad_to_multiple,
+    resize,
+    separable_conv,
+)
 
 
-class FrozenPyramidFeatures(SplitFeatures):
-    """All scales of the backbone, joined at stride 8 and mixed; only the decoder is trained."""
+class PyramidFeatures(SplitFeatures):
+    """All scales of the backbone, joined at stride 8 and mixed.
+
+    Images are padded to multiples of ``multiple``, for backbones whose maps fit together only then.
+    """
 
     stride = 8
 
-    def __init__(self, backbone: TimmBackbone, *, channels: int = 128) -> None:
+    def __init__(
+        self, backbone: FrozenBackbone | FreezableBackbone, *, channels: int = 128, multiple: int = 1
+    ) -> None:
         super().__init__()
-        self.mean, self.std = backbone.mean, backbone.std
-        self.reduce = conv_bn_relu(sum(backbone.channels), channels, 1)
+        self.multiple = multiple
+        timm = backbone.backbone
+        self.mean, self.std = timm.mean, timm.std
+        self.reduce = conv_bn_relu(sum(timm.channels), channels, 1)
         self.refine = separable_conv(channels, channels)
-        self.backbone = FrozenBackbone(backbone)
+        self.backbone = backbone
         self.out_channels = channels
 
     def backbone_maps(self, images: Tensor) -> tuple[Tensor, ...]:
         """The backbone's maps; those finer than (ceil(H/8) ceil(W/8)) are averaged to that size."""
+        images = pad_to_multiple(images, self.multiple)
         size = self._size(images.shape[-2:])
         return tuple(
             F.adaptive_avg_pool2d(maps, size) if maps.shape[-2] > size[0] else maps
@@ -30,9 +48,17 @@ class FrozenPyramidFeatures(SplitFeatures):
         )
 
     def decode(self, maps: tuple[Tensor, ...], image_size: tuple[int, int]) -> Features:
-        joined = torch.cat([resize(each, self._size(image_size)) for each in maps], dim=1)
-        return Features(self.refine(self.reduce(joined)))
+        padded = [-(-side // self.multiple) * self.multiple for side in image_size]
+        joined = torch.cat([resize(each, self._size(padded)) for each in maps], dim=1)
+        return Features(crop_to_image(self.refine(self.reduce(joined)), image_size, self.stride))
 
-    def _size(self, image_size: tuple[int, int] | torch.Size) -> tuple[int, int]:
+    def _size(self, image_size: Sequence[int]) -> tuple[int, int]:
         height, width = (-(-side // self.stride) for side in image_size)
         return height, width
+
+
+class FrozenPyramidFeatures(PyramidFeatures):
+    """`PyramidFeatures` of which only the decoder is trained."""
+
+    def __init__(self, backbone: TimmBackbone, *, channels: int = 128) -> None:
+        super().__init__(FrozenBackbone(backbone), channels=channels)

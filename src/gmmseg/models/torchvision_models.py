@@ -1,12 +1,17 @@
 """The door to torchvision's segmentation networks: FCN, DeepLabV3 and LR-ASPP taken apart."""
 
+from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import torch
 from torch import Tensor, nn
 
 from gmmseg.models.convert import ConversionError, Dissection, measured_stride
 from gmmseg.models.features import FeatureExtractor, Features, resize
+from gmmseg.models.hub import PATIENCE, WEIGHTS_INSTEAD, HubError
+from gmmseg.models.names import meant
+from gmmseg.models.weights import load_backbone
 
 BUILDERS = (
     "fcn_resnet50",
@@ -106,11 +111,51 @@ def rebuild_torchvision(source: dict[str, Any]) -> nn.Module:
     """The network a recipe describes, with random weights."""
     from torchvision.models import segmentation
 
-    if source["name"] not in BUILDERS:
-        raise ValueError(f"torchvision has no segmentation network {source['name']!r}")
+    _refuse_unknown(source["name"])
     builder = getattr(segmentation, source["name"])
     if source["name"].startswith("lraspp"):
         return builder(weights=None, weights_backbone=None, num_classes=source["classes"])
     return builder(
         weights=None, weights_backbone=None, num_classes=source["classes"], aux_loss=source["auxiliary"]
     )
+
+
+def _refuse_unknown(name: str) -> None:
+    if name not in BUILDERS:
+        raise ValueError(
+            f"torchvision has no segmentation network {name!r}: choose {', '.join(BUILDERS)}"
+            f"{meant(name, BUILDERS)}"
+        )
+
+
+def open_torchvision(name: str, num_classes: int, weights: str | None) -> nn.Module:
+    """The network called ``name`` for ``num_classes`` classes, its backbone's weights None or a file."""
+    model = rebuild_torchvision(
+        {"name": name, "classes": num_classes, "auxiliary": not name.startswith("lraspp")}
+    )
+    if weights is not None:
+        load_backbone(model.get_submodule("backbone"), weights)
+    return model
+
+
+def published_torchvision(name: str) -> tuple[nn.Module, tuple[str, ...]]:
+    """The network as torchvision publishes it, trained on the classes of Pascal VOC, and their names."""
+    from torchvision.models import get_model_weights, segmentation
+
+    _refuse_unknown(name)
+    weights: Any = get_model_weights(name).DEFAULT
+    _refuse_unreachable(name, weights.url)
+    return getattr(segmentation, name)(weights=weights), tuple(weights.meta["categories"])
+
+
+def _refuse_unreachable(name: str, address: str) -> None:
+    """Raise HubError where the file is neither kept from an earlier download nor answered for."""
+    if (Path(torch.hub.get_dir()) / "checkpoints" / Path(address).name).is_file():
+        return
+    try:
+        urlopen(address, timeout=PATIENCE).close()
+    except OSError as error:
+        raise HubError(
+            f"torchvision:{name} (weights=pretrained): its file cannot be fetched ({error}); "
+            f"{WEIGHTS_INSTEAD}"
+        ) from error

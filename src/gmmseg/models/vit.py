@@ -1,9 +1,9 @@
-"""A frozen self-supervised ViT (DINOv2, DINOv3) under a light decoder."""
+"""A light decoder over the blocks of a ViT, such as a frozen self-supervised one (DINOv2, DINOv3)."""
 
 import torch
 from torch import Tensor, nn
 
-from gmmseg.models.backbones import FrozenBackbone, TimmBackbone
+from gmmseg.models.backbones import FreezableBackbone, FrozenBackbone, TimmBackbone
 from gmmseg.models.features import (
     Features,
     SplitFeatures,
@@ -15,19 +15,20 @@ from gmmseg.models.features import (
 )
 
 
-class FrozenViTFeatures(SplitFeatures):
-    """Patch tokens of several blocks, joined, upsampled by two and mixed; only the decoder is trained.
+class ViTFeatures(SplitFeatures):
+    """Patch tokens of several blocks, joined, upsampled by two and mixed.
 
     The stride is half the patch size.
     """
 
-    def __init__(self, backbone: TimmBackbone, *, channels: int = 256) -> None:
+    def __init__(self, backbone: FrozenBackbone | FreezableBackbone, *, channels: int = 256) -> None:
         super().__init__()
-        self.mean, self.std = backbone.mean, backbone.std
-        self.patch = backbone.reductions[-1]
-        self.reduce = conv_bn_relu(sum(backbone.channels), channels, 1)
+        timm = backbone.backbone
+        self.mean, self.std = timm.mean, timm.std
+        self.patch = timm.reductions[-1]
+        self.reduce = conv_bn_relu(sum(timm.channels), channels, 1)
         self.refine = nn.Sequential(separable_conv(channels, channels), separable_conv(channels, channels))
-        self.backbone = FrozenBackbone(backbone)
+        self.backbone = backbone
         self.out_channels, self.stride = channels, self.patch // 2
 
     def backbone_maps(self, images: Tensor) -> tuple[Tensor, ...]:
@@ -37,3 +38,10 @@ class FrozenViTFeatures(SplitFeatures):
         joined = self.reduce(torch.cat(maps, dim=1))
         fine = self.refine(resize(joined, (2 * joined.shape[-2], 2 * joined.shape[-1])))
         return Features(crop_to_image(fine, image_size, self.stride))
+
+
+class FrozenViTFeatures(ViTFeatures):
+    """`ViTFeatures` of which only the decoder is trained."""
+
+    def __init__(self, backbone: TimmBackbone, *, channels: int = 256) -> None:
+        super().__init__(FrozenBackbone(backbone), channels=channels)

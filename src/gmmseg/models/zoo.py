@@ -11,9 +11,10 @@ from gmmseg.models.backbones import TimmBackbone
 from gmmseg.models.deeplab import DeepLabV3PlusFeatures
 from gmmseg.models.fcn import FCNFeatures, auxiliary_head
 from gmmseg.models.features import FeatureExtractor
-from gmmseg.models.heads import HeadSettings, head_settings, make_head
+from gmmseg.models.heads import HeadSettings, make_head
 from gmmseg.models.huggingface import mit_segformer, swin_config, swin_mask2former, swin_upernet
 from gmmseg.models.masks import mask_segmenter
+from gmmseg.models.names import meant
 from gmmseg.models.ocr import OCRFeatures
 from gmmseg.models.pyramid import FrozenPyramidFeatures
 from gmmseg.models.segmenter import Segmenter
@@ -161,25 +162,12 @@ ZOO: dict[str, Entry] = {
 }
 
 
-def build(
-    name: str,
-    *,
-    num_classes: int,
-    preset: str = "default",
-    head: str | HeadSettings | None = None,
-    weights: str | None = None,
-) -> Segmenter:
-    """The network called ``name`` with a head for ``num_classes`` classes.
-
-    ``preset``: default, paper, reference or softmax, as in a configuration. ``head``: such a word or
-    HeadSettings, in place of the preset's head. ``weights`` of the backbone: None (random), "pretrained"
-    (from the hub) or a .safetensors / .pth file.
-    """
+def build_named(name: str, num_classes: int, settings: HeadSettings, weights: str | None = None) -> Segmenter:
+    """The network of the zoo called ``name``; ``weights`` of its backbone as in `gmmseg.build`."""
     if name not in ZOO:
-        raise ValueError(f"unknown network {name!r}: choose one of {', '.join(ZOO)}")
+        raise ValueError(f"unknown network {name!r}: choose one of {', '.join(ZOO)}{meant(name, ZOO)}")
     if num_classes < 1:
         raise ValueError(f"num_classes must be at least 1, got {num_classes}")
-    settings = head_settings(preset if head is None else head)
     recipe = {"source": "zoo", "name": name, "num_classes": num_classes, "head": asdict(settings)}
     entry = ZOO[name]
     return entry.assemble(entry.network(num_classes, weights), num_classes, settings, recipe)

@@ -1,7 +1,8 @@
 """The composition root: configuration in, objects built, work done. One page per workflow.
 
-`train` and `demo` make models, `fit` gives a trained model mixtures, `calibrate` and `evaluate` judge one,
-`report` shows it; `building` holds the parts of a run and `runs` what a finished one has left behind.
+`train` and `demo` make models, `convert` takes one from elsewhere, `fit` gives a trained model mixtures,
+`calibrate` and `evaluate` judge one, `report` shows it; `building` holds the parts of a run and `runs` what a
+finished one has left behind.
 """
 
 from gmmseg.run.building import (
@@ -16,6 +17,7 @@ from gmmseg.run.building import (
     validation_data,
 )
 from gmmseg.run.calibrate import calibrate, calibrate_folders
+from gmmseg.run.convert import convert_source
 from gmmseg.run.evaluate import Judging, evaluate, make_scores
 from gmmseg.run.fit import fit
 from gmmseg.run.runs import judged_sets, open_model, run_config
@@ -25,6 +27,7 @@ __all__ = [
     "Judging",
     "calibrate",
     "calibrate_folders",
+    "convert_source",
     "evaluate",
     "fit",
     "hidden_data",

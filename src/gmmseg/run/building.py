@@ -75,7 +75,7 @@ def make_segmenter(config: Config, dataset: SegmentationDataset) -> Segmenter:
     space = dataset.label_space
     assert space is not None
     model = config.model
-    segmenter = build(model.name, num_classes=len(space), head=model.head, weights=model.weights)
+    segmenter = build(model.name, head=model.head, weights=model.weights, class_names=space.names)
     segmenter.label_names, segmenter.colours = space.names, space.colours
     segmenter.inference = config.inference.override()  # refuses a stride that fits no window
     return segmenter
