@@ -27,24 +27,23 @@ from accelerate.utils import set_seed
 
 from gmmseg import run
 from gmmseg.config import Config, load_config
+from gmmseg.data.wrapped import WrappedDataset
+from gmmseg.samples import FingerprintedDataset
 from gmmseg.training.trainer import Trainer
 
 RESULTS = Path(__file__).parent / "results" / "cached_crops.json"
 CROPS = 5
 
 
-class FirstImages:
+class FirstImages(WrappedDataset):
     """The first images of a data set."""
 
-    def __init__(self, dataset: Any, count: int) -> None:
-        self.dataset, self.count = dataset, min(count, len(dataset))
-        self.name, self.split, self.label_space = dataset.name, dataset.split, dataset.label_space
+    def __init__(self, dataset: FingerprintedDataset, count: int) -> None:
+        super().__init__(dataset)
+        self.count = min(count, len(dataset))
 
     def __len__(self) -> int:
         return self.count
-
-    def __getitem__(self, index: int) -> Any:
-        return self.dataset[index]
 
 
 def make_config(arguments: argparse.Namespace, crops: int) -> Config:

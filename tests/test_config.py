@@ -133,7 +133,7 @@ def test_configurations_of_the_first_format_keep_their_fields(name, word):
     hidden = ["data.held_out=[car]", "data.balanced=false"] if name == "held" else []
     now = load_config("scenes", [*SPELT_OUT[word], *hidden])
     assert (read.em, read.model, read.data) == (now.em, now.model, now.data)
-    assert config_tree(read)["train"] == tree["train"]
+    assert tree["train"].items() <= config_tree(read)["train"].items()
 
 
 def test_the_word_no_is_a_precision_although_yaml_reads_it_as_false(tmp_path):

@@ -390,7 +390,7 @@ def import_reference(
 
 @app.command()
 def zoo() -> None:
-    """Print the names of the networks that can be built, each with a line about it; then how to name others."""
+    """Print the names of the networks, each with a line about it, and how to name others."""
     from gmmseg.models import SOURCES, ZOO
 
     summaries = {name: entry.summary for name, entry in ZOO.items()}

@@ -78,7 +78,7 @@ SCENES = [Scenes("train", size=SIZE)[index] for index in range(6)]
 class Few:
     """Scenes drawn once for all tests of this file."""
 
-    name, split, label_space = "scenes", "train", Scenes("train").label_space
+    name, split, root, label_space = "scenes", "train", None, Scenes("train").label_space
 
     def __len__(self):
         return len(SCENES)

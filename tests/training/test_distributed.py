@@ -36,6 +36,7 @@ class HalfLabelled:
     # Of the images of the second process hardly anything is labelled.
     def __init__(self, dataset):
         self.dataset, self.name, self.label_space = dataset, dataset.name, dataset.label_space
+        self.split, self.root = dataset.split, dataset.root
 
     def __len__(self):
         return len(self.dataset)

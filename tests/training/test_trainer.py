@@ -40,7 +40,7 @@ SETTINGS = TrainSettings(
 class Cached:
     """Scenes drawn once for all tests of this file."""
 
-    name, split, label_space = "scenes", "train", Scenes("train").label_space
+    name, split, root, label_space = "scenes", "train", None, Scenes("train").label_space
     samples = [Scenes("train", size=(32, 48))[index] for index in range(5)]
 
     def __len__(self):

@@ -8,7 +8,7 @@ import torch
 from gmmseg.models.backbones import FreezableBackbone, TimmBackbone, light_backbone
 from gmmseg.models.convert import freeze_unused
 from gmmseg.models.features import FeatureExtractor
-from gmmseg.models.heads import HeadSettings
+from gmmseg.models.heads import HeadSettings, present_words
 from gmmseg.models.pyramid import PyramidFeatures
 from gmmseg.models.segmenter import Segmenter
 from gmmseg.models.vit import ViTFeatures
@@ -28,7 +28,9 @@ def build_light(name: str, num_classes: int, settings: HeadSettings, weights: st
 
 def rebuild_light(recipe: dict[str, Any]) -> Segmenter:
     """The segmenter a recipe of `build_light` describes, with random weights."""
-    return build_light(recipe["name"], recipe["num_classes"], HeadSettings(**recipe["head"]), None)
+    return build_light(
+        recipe["name"], recipe["num_classes"], HeadSettings(**present_words(recipe["head"])), None
+    )
 
 
 def _blocks(name: str, listed: str) -> tuple[int, ...]:
