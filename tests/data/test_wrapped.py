@@ -47,14 +47,15 @@ def test_no_class_of_an_anomaly_set_can_be_hidden():
         WithoutClasses(ScenesAnomaly("val", length=1), ("car",))
 
 
-def test_fingerprints_are_those_of_earlier_versions(folder_tree):
-    """Counts kept beside a run stay valid: the text that is hashed is written out here."""
+def test_a_fingerprint_holds_every_file_however_it_is_wrapped(folder_tree):
+    """The text that is hashed is written out here: cached crops depend on the images, counts on the labels."""
     nested = WRAPPERS["nested"]
     text = f"scenes_without_car val {nested.label_space}5 (32, 48) 3"
     assert fingerprint(nested) == hashlib.sha256(text.encode()).hexdigest()
     files = open_dataset("folder", folder_tree, "train")
     text = f"folder train {files.label_space}"
     for pair in files.pairs:
-        stat = pair.labels.stat()
-        text += f"{pair.labels.resolve()} {stat.st_size} {stat.st_mtime_ns}\n"
+        for path in (pair.image, pair.labels):
+            stat = path.stat()
+            text += f"{path.resolve()} {stat.st_size} {stat.st_mtime_ns}\n"
     assert fingerprint(CachedDataset(files)) == hashlib.sha256(text.encode()).hexdigest()
