@@ -236,7 +236,7 @@ class Mahalanobis(FittedScore):
 class NearestNeighbours(FittedScore):
     """Distance of a point to its ``neighbours``-th nearest in a random bank of training points.
 
-    Which points are drawn hangs on a hash of (seed, batch, place in the batch), so that the bank is the same
+    A hash of (seed, batch, place in the batch) says which points are drawn, so that the bank is the same
     however the batches are split over processes.
     """
 
@@ -311,7 +311,7 @@ class _DensityLikelihood:
 
 
 class WinnerLikelihood(_DensityLikelihood):
-    """-max_c log p(x given c) where the best component alone speaks for its class."""
+    """-max_c log p(x given c) where the best component alone stands for its class."""
 
     name, winner = "nll_winner", True
 

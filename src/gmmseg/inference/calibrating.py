@@ -33,8 +33,8 @@ SHARES = (0.5, 0.2, 0.1, 0.05, 0.02, 0.01, 0.005, 0.002, 0.001)
 class TemperatureFit:
     """The loss of labels at temperatures from 1/8 to 256, of which `best` is the least; no logits are kept.
 
-    Likelihoods of many channels are surer by far than they are right: mixtures fitted afterwards may well
-    want a temperature of 50.
+    Likelihoods of many channels are far more certain than they are correct: mixtures fitted afterwards may
+    need a temperature of 50.
     """
 
     def __init__(self) -> None:
@@ -72,7 +72,7 @@ class TemperatureFit:
         if least == len(self.losses) - 1:
             warnings.warn(
                 f"temperature {2 ** float(self.exponents[-1]):g} is the highest that is tried: the posterior "
-                "says next to nothing about these labels. Are they of the model's classes, in its order, "
+                "says almost nothing about these labels. Are they of the model's classes, in its order, "
                 "and was the model trained or fitted?",
                 stacklevel=3,
             )

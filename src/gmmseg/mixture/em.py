@@ -258,7 +258,7 @@ class OnlineEM:
         mixture.means[classes] = torch.where(broken[..., None], fresh, mixture.means[classes])
         typical = mixture.variances[classes].mean(1, keepdim=True)
         mixture.variances[classes] = torch.where(broken[..., None], typical, mixture.variances[classes])
-        even = -math.log(k)  # a component out of use weighs next to nothing and would stay so
+        even = -math.log(k)  # a component out of use has almost no weight and would keep it
         weights = torch.where(broken, even, mixture.log_weights[classes])
         mixture.log_weights[classes] = weights.log_softmax(-1)
         marked = torch.zeros_like(self.updates, dtype=torch.bool)

@@ -150,7 +150,7 @@ def pixel_evidence(evidence: Tensor, query_logits: Tensor, masks: Tensor) -> Ten
     So two things make a pixel strange: the queries that cover it look like no class (the first term), or
     no query wants it (the second). The mean is one of logs, not of densities, on purpose: evidences differ
     by tens of nats, so in a mean of densities a familiar query elsewhere in the image, with a mask of one
-    in a million here, would vouch for every pixel.
+    in a million here, would make every pixel look familiar.
     """
     objects = 1.0 - query_logits.float().softmax(-1)[..., -1]
     claims = masks.float().sigmoid() * objects[..., None, None]

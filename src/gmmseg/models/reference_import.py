@@ -113,7 +113,7 @@ def _recipe(state: dict[str, Tensor], path: str | Path) -> dict[str, Any]:
 
 
 def _backbone_sizes(state: dict[str, Tensor], path: str | Path) -> dict[str, Any]:
-    """What SegformerConfig wants to know. The first stage has one head, and all heads are equally wide."""
+    """The arguments of SegformerConfig. The first stage has one head, and all heads are equally wide."""
     patches = [_needed(state, f"backbone.layers.{s}.0.projection.weight", path) for s in range(4)]
     widths = [patch.shape[0] for patch in patches]
     depths, reductions, ratios = [], [], []

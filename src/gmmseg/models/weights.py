@@ -68,7 +68,7 @@ def _is_pickle(path: Path) -> bool:
 
 def load_backbone(backbone: nn.Module, path: str | Path) -> None:
     """Fill ``backbone`` from a file. What the backbone needs and the file lacks is an error that lists it;
-    what the file has over and above (a classifier, usually) is a warning that lists it."""
+    what the file holds in addition (usually a classifier) is a warning that lists it."""
     expected = backbone.state_dict()
     found = _best_prefix(read_weights(path), expected)
     missing = [name for name in expected if name not in found and not name.endswith("num_batches_tracked")]
