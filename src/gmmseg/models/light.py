@@ -1,10 +1,10 @@
 """A light decoder over any timm backbone: ``timm:resnet50``, ``timm:vit_small_patch14_dinov2@2,5,8,11``."""
 
 from dataclasses import asdict
-from typing import Any
 
 import torch
 
+from gmmseg.json_tree import JSON
 from gmmseg.models.backbones import FreezableBackbone, TimmBackbone, light_backbone
 from gmmseg.models.convert import freeze_unused
 from gmmseg.models.features import FeatureExtractor
@@ -26,7 +26,7 @@ def build_light(name: str, num_classes: int, settings: HeadSettings, weights: st
     return assemble(features, num_classes, settings, recipe)
 
 
-def rebuild_light(recipe: dict[str, Any]) -> Segmenter:
+def rebuild_light(recipe: JSON) -> Segmenter:
     """The segmenter a recipe of `build_light` describes, with random weights."""
     return build_light(
         recipe["name"], recipe["num_classes"], HeadSettings(**present_words(recipe["head"])), None

@@ -1,10 +1,10 @@
 """Segmenters by folder or hub name."""
 
 from pathlib import Path
-from typing import Any
 
 from torch import nn
 
+from gmmseg.json_tree import JSON
 from gmmseg.models.calibration_file import (
     CALIBRATION_FILE,
     Calibration,
@@ -55,14 +55,14 @@ def from_pretrained(
     return segmenter.eval()
 
 
-def _calibration(segmenter: Segmenter, config: dict[str, Any], place: Path) -> Calibration | None:
+def _calibration(segmenter: Segmenter, config: JSON, place: Path) -> Calibration | None:
     """What was found after training, in its own file or, in weights of format 1, in config.json."""
     weights = digest(segmenter)
     found = read_calibration(place, weights, segmenter.num_classes)
     return found or calibration_of_format_1(config, weights)
 
 
-def _inference(entry: Any, place: Path) -> InferenceSettings:
+def _inference(entry: JSON, place: Path) -> InferenceSettings:
     try:
         return InferenceSettings(**entry).override()
     except (TypeError, ValueError) as error:
@@ -78,7 +78,7 @@ def _local(folder: str | Path) -> Path:
     return Path(folder)
 
 
-def _built(config: dict[str, Any], architecture: nn.Module | None, place: Path) -> Segmenter:
+def _built(config: JSON, architecture: nn.Module | None, place: Path) -> Segmenter:
     """`from_recipe`, where a damaged or foreign recipe is refused by the name of its file."""
     try:
         return from_recipe(config["recipe"], architecture, str(place))
@@ -92,7 +92,7 @@ def _built(config: dict[str, Any], architecture: nn.Module | None, place: Path) 
         ) from error
 
 
-def from_recipe(recipe: dict[str, Any] | None, architecture: nn.Module | None, place: str) -> Segmenter:
+def from_recipe(recipe: JSON | None, architecture: nn.Module | None, place: str) -> Segmenter:
     """The segmenter that a recipe describes, with random weights; ``place`` is where the recipe was found."""
     if isinstance(architecture, Segmenter):
         return architecture

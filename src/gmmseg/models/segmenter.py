@@ -3,11 +3,12 @@
 from collections.abc import Collection
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import torch
 from torch import Tensor, nn
 
+from gmmseg.json_tree import JSON
 from gmmseg.labels import IGNORE
 from gmmseg.mixture import ClassMixture, OnlineEM
 from gmmseg.models.calibration_file import Calibration
@@ -43,7 +44,7 @@ class Segmenter(nn.Module):
         mean: tuple[float, float, float] = IMAGENET_MEAN,
         std: tuple[float, float, float] = IMAGENET_STD,
         auxiliary_heads: tuple[nn.Module, ...] = (),
-        recipe: dict[str, Any] | None = None,
+        recipe: JSON | None = None,
     ) -> None:
         super().__init__()
         self.features = features

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
+from gmmseg.json_tree import JSON, Value
 from gmmseg.printable import printable
 from gmmseg.report.parts import Figure
 from gmmseg.report.projection import main_plane, most_frequent
@@ -20,8 +22,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as Drawing
 
 Numbers = Sequence[float] | np.ndarray
-Curve = Mapping[str, Any]
-Records = Sequence[Mapping[str, Any]]
+Curve = Mapping[str, Value]
+Records = Sequence[Mapping[str, Value]]
 
 COLOURS = ("#2f7fc9", "#e0762a", "#2c9c6a", "#9067cf", "#c8508a", "#8a8f98", "#b08a1e", "#1b9aaa")
 DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 1)), (0, (8, 2)), (0, (3, 3)))
@@ -147,15 +149,15 @@ def em_diagnostics(runs: Mapping[str, Records], *, step: str = "step") -> tuple[
 
 
 def projection(
-    points: Any,
-    labels: Any,
-    means: Any,
-    variances: Any,
+    points: Tensor,
+    labels: Tensor,
+    means: Tensor,
+    variances: Tensor,
     names: Sequence[str],
     colours: Sequence[tuple[int, int, int]],
     *,
     classes: Sequence[int] | None = None,
-    unknown: Any = None,
+    unknown: Tensor | None = None,
 ) -> Figure:
     """Points (n d) with labels (n) in their two main directions, and their mixtures' components as ellipses.
 
@@ -204,7 +206,7 @@ def _logged(records: Records, key: str, step: str) -> tuple[np.ndarray, np.ndarr
     return np.array([steps[s].mean() for s in stretches]), np.array([values[s].mean() for s in stretches])
 
 
-def _series(index: int) -> dict[str, Any]:
+def _series(index: int) -> JSON:
     """The look of a line: of its own for the first 64 lines of a chart."""
     rounds = index // len(COLOURS)
     return {
