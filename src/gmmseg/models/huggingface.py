@@ -120,10 +120,9 @@ def _reported(model: "Network", place: str | None, state: dict[str, Tensor] | No
         raise WeightsError(
             f"{origin} does not fit {type(model).__name__}, missing or of another shape{listed(faults)}"
         )
-    if report["unexpected_keys"]:
-        warnings.warn(
-            f"{origin}: tensors not used{listed(sorted(map(str, report['unexpected_keys'])))}", stacklevel=3
-        )
+    unused = sorted(map(str, report["unexpected_keys"]))
+    if unused:
+        warnings.warn(f"{origin}: tensors not used{listed(unused)}", stacklevel=3)
     return loaded
 
 

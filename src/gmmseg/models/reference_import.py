@@ -21,14 +21,14 @@ from gmmseg.models.huggingface import load_state, segformer_model
 from gmmseg.models.segmenter import Segmenter
 from gmmseg.models.weights import WeightsError, listed, read_pickle, read_weights
 
+if TYPE_CHECKING:
+    from transformers import SegformerModel
+
 MEAN = (123.675 / 255, 116.28 / 255, 103.53 / 255)
 STD = (58.395 / 255, 57.12 / 255, 57.375 / 255)
 
 UNUSED = ("queue", "queue_ptr", "iteration_counter", "eye_matrix", "conv_seg.weight", "conv_seg.bias")
 """Entries of the decode head that are training state, or belong to a classifier that is never called."""
-
-if TYPE_CHECKING:
-    from transformers import SegformerModel
 
 
 class ReferenceSegformerFeatures(FeatureExtractor):

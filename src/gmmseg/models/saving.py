@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 Byte = Annotated[int, Ge(0), Le(255)]
 ClassCount = Annotated[int, Ge(1), Le(IGNORE)]
-_KINDS: JSON = {
+_KINDS: dict[str, object] = {
     "recipe": dict | None,
     "label_names": tuple[str, ...] | None,
     "colours": tuple[tuple[Byte, Byte, Byte], ...] | None,
