@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, TypeVar, cast
 import torch
 from torch import Tensor, nn
 
-from gmmseg.json_tree import JSON
 from gmmseg.models.fcn import auxiliary_head
 from gmmseg.models.features import IMAGENET_MEAN, IMAGENET_STD, FeatureExtractor, Features
 from gmmseg.models.heads import GMMHead, HeadSettings, SoftmaxHead, head_settings, make_head
+from gmmseg.models.recipe import Recipe
 from gmmseg.models.segmenter import Segmenter
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class Dissection:
     features: FeatureExtractor
     classifier: nn.Module
     num_classes: int
-    source: JSON
+    source: Recipe
     auxiliary_heads: tuple[nn.Module, ...] = ()
 
 
@@ -78,7 +78,13 @@ def _converted(
         return convert_mask2former(mask2former, settings, num_classes, mean, std)
     parts = dissect(shared, classifier)
     classes = num_classes or parts.num_classes
-    recipe = {**parts.source, "num_classes": classes, "head": asdict(settings), "mean": mean, "std": std}
+    recipe: Recipe = {
+        **parts.source,
+        "num_classes": classes,
+        "head": asdict(settings),
+        "mean": mean,
+        "std": std,
+    }
     return Segmenter(
         parts.features,
         _head(parts, settings, classes),
@@ -133,7 +139,7 @@ def layer_names(model: nn.Module) -> list[str]:
     ]
 
 
-def dissect_at(model: nn.Module, name: str, source: JSON) -> Dissection:
+def dissect_at(model: nn.Module, name: str, source: Recipe) -> Dissection:
     """Take ``model`` apart at the layer called ``name``: features are whatever that layer is given."""
     try:
         layer = model.get_submodule(name)

@@ -13,6 +13,7 @@ from gmmseg.json_tree import JSON, Value
 from gmmseg.models.convert import ConversionError, Dissection, Triple, dissect_at
 from gmmseg.models.features import IMAGENET_MEAN, IMAGENET_STD, FeatureExtractor, Features
 from gmmseg.models.hub import WEIGHTS_INSTEAD, fetching
+from gmmseg.models.recipe import Recipe
 from gmmseg.models.weights import WeightsError, listed, read_weights
 
 if TYPE_CHECKING:
@@ -184,7 +185,7 @@ def swin_mask2former(
 
 def dissect_transformers(model: "PreTrainedModel") -> Dissection:
     """SegFormer and UPerNet by their parts; any other semantic segmentation model at its one classifier."""
-    source = {"source": "transformers", "class": type(model).__name__, "config": config_of(model)}
+    source: Recipe = {"source": "transformers", "class": type(model).__name__, "config": config_of(model)}
     if type(model).__name__ == "SegformerForSemanticSegmentation":
         segformer = cast("SegformerForSemanticSegmentation", model)
         classifier = segformer.decode_head.classifier
@@ -233,7 +234,7 @@ def _outermost(model: nn.Module, name: str) -> str:
     return name
 
 
-def rebuild_transformers(source: JSON) -> nn.Module:
+def rebuild_transformers(source: Recipe) -> nn.Module:
     """The network a recipe describes, with random weights."""
     import transformers
 

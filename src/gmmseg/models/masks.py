@@ -12,13 +12,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from gmmseg.json_tree import JSON
 from gmmseg.models.convert import ChannelsLastClassifier, Triple
 from gmmseg.models.features import IMAGENET_MEAN, IMAGENET_STD, FeatureExtractor
 from gmmseg.models.heads import GMMHead, HeadSettings, SoftmaxHead, make_head
 from gmmseg.models.huggingface import config_of
 from gmmseg.models.mask_matching import Criterion, PairedMasks, full_precision, make_criterion, mask_labels
 from gmmseg.models.outputs import ClassifiedPoints, MaskOutput, SegmenterOutput
+from gmmseg.models.recipe import Recipe
 from gmmseg.models.segmenter import Segmenter
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class MaskSegmenter(Segmenter):
         *,
         mean: tuple[float, float, float] = IMAGENET_MEAN,
         std: tuple[float, float, float] = IMAGENET_STD,
-        recipe: JSON | None = None,
+        recipe: Recipe | None = None,
     ) -> None:
         super().__init__(features, head, mean=mean, std=std, recipe=recipe)
         self.criterion = criterion
@@ -176,7 +176,7 @@ def convert_mask2former(
     """A Mask2Former of transformers with a new head; ``softmax`` keeps its class predictor."""
     classes = num_classes or model.config.num_labels
     assert classes is not None
-    recipe = {
+    recipe: Recipe = {
         "source": "transformers",
         "class": type(model).__name__,
         "config": config_of(model),
@@ -192,7 +192,7 @@ def mask_segmenter(
     model: "Mask2FormerForUniversalSegmentation",
     num_classes: int,
     settings: HeadSettings,
-    recipe: JSON | None = None,
+    recipe: Recipe | None = None,
     *,
     mean: tuple[float, float, float] = IMAGENET_MEAN,
     std: tuple[float, float, float] = IMAGENET_STD,

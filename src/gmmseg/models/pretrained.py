@@ -1,6 +1,7 @@
 """Segmenters by folder or hub name."""
 
 from pathlib import Path
+from typing import cast
 
 from torch import nn
 
@@ -11,12 +12,13 @@ from gmmseg.models.calibration_file import (
     calibration_of_format_1,
     read_calibration,
 )
-from gmmseg.models.convert import convert
+from gmmseg.models.convert import Triple, convert
 from gmmseg.models.heads import HeadSettings, present_words
 from gmmseg.models.hub import PREFIX, download, offline
 from gmmseg.models.huggingface import rebuild_transformers
 from gmmseg.models.inference_settings import InferenceSettings
 from gmmseg.models.light import rebuild_light
+from gmmseg.models.recipe import Recipe
 from gmmseg.models.reference_import import build_reference
 from gmmseg.models.saving import CONFIG_FILE, WEIGHTS_FILE, digest, read_config, read_state
 from gmmseg.models.segmenter import Segmenter
@@ -92,7 +94,7 @@ def _built(config: JSON, architecture: nn.Module | None, place: Path) -> Segment
         ) from error
 
 
-def from_recipe(recipe: JSON | None, architecture: nn.Module | None, place: str) -> Segmenter:
+def from_recipe(recipe: Recipe | None, architecture: nn.Module | None, place: str) -> Segmenter:
     """The segmenter that a recipe describes, with random weights; ``place`` is where the recipe was found."""
     if isinstance(architecture, Segmenter):
         return architecture
@@ -115,6 +117,6 @@ def from_recipe(recipe: JSON | None, architecture: nn.Module | None, place: str)
         head=HeadSettings(**present_words(recipe["head"])),
         num_classes=recipe["num_classes"],
         classifier=recipe.get("classifier"),
-        mean=tuple(recipe["mean"]),
-        std=tuple(recipe["std"]),
+        mean=cast(Triple, tuple(recipe["mean"])),
+        std=cast(Triple, tuple(recipe["std"])),
     )

@@ -18,6 +18,7 @@ from gmmseg.mixture import ClassMixture
 from gmmseg.models.features import FeatureExtractor, Features, conv_bn_relu, resize
 from gmmseg.models.heads import HEAD_PRESETS, GMMHead, HeadSettings, make_head, present_words
 from gmmseg.models.huggingface import load_state, segformer_model
+from gmmseg.models.recipe import Recipe
 from gmmseg.models.segmenter import Segmenter
 from gmmseg.models.weights import WeightsError, listed, read_pickle, read_weights
 
@@ -84,7 +85,7 @@ def _import(state: dict[str, Tensor], path: str | Path) -> Segmenter:
     return segmenter.eval()
 
 
-def build_reference(recipe: JSON) -> Segmenter:
+def build_reference(recipe: Recipe) -> Segmenter:
     """The network of a recipe that `import_reference` wrote, with random weights."""
     settings = HeadSettings(**present_words(recipe["head"]))
     features = ReferenceSegformerFeatures(
@@ -102,7 +103,7 @@ def _needed(state: dict[str, Tensor], name: str, path: str | Path) -> Tensor:
     return state[name]
 
 
-def _recipe(state: dict[str, Tensor], path: str | Path) -> JSON:
+def _recipe(state: dict[str, Tensor], path: str | Path) -> Recipe:
     """Sizes of the network, read off the shapes of its tensors."""
     means = _needed(state, "decode_head.means", path)
     num_classes, components, dim = means.shape

@@ -8,7 +8,6 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from gmmseg.json_tree import JSON
 from gmmseg.labels import IGNORE
 from gmmseg.mixture import ClassMixture, OnlineEM
 from gmmseg.models.calibration_file import Calibration
@@ -17,6 +16,7 @@ from gmmseg.models.heads import GMMHead, HeadSettings, SoftmaxHead, make_head
 from gmmseg.models.inference_settings import InferenceSettings
 from gmmseg.models.outputs import EMPoints, SegmenterOutput
 from gmmseg.models.pairing import PairedMaps, PairedOutput, shrink_labels
+from gmmseg.models.recipe import Recipe
 from gmmseg.models.saving import push_checkpoint, write_checkpoint
 
 Colour = tuple[int, int, int]
@@ -44,7 +44,7 @@ class Segmenter(nn.Module):
         mean: tuple[float, float, float] = IMAGENET_MEAN,
         std: tuple[float, float, float] = IMAGENET_STD,
         auxiliary_heads: tuple[nn.Module, ...] = (),
-        recipe: JSON | None = None,
+        recipe: Recipe | None = None,
     ) -> None:
         super().__init__()
         self.features = features

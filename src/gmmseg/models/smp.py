@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 
-from gmmseg.json_tree import JSON
 from gmmseg.models.backbones import refuse_unknown
 from gmmseg.models.convert import Dissection, Triple, measured_stride
 from gmmseg.models.features import (
@@ -18,6 +17,7 @@ from gmmseg.models.features import (
 )
 from gmmseg.models.hub import WEIGHTS_INSTEAD, fetching
 from gmmseg.models.names import meant
+from gmmseg.models.recipe import Recipe
 from gmmseg.models.weights import load_backbone
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def dissect_smp(model: "SegmentationModel") -> Dissection:
     layers = list(getattr(model.segmentation_head, "head", model.segmentation_head))
     last = max(i for i, layer in enumerate(layers) if isinstance(layer, nn.Conv2d))
     classifier = layers[last]
-    source = {
+    source: Recipe = {
         "source": "smp",
         "class": type(model).__name__,
         "config": {**model.config, "encoder_weights": None},
@@ -65,7 +65,7 @@ def dissect_smp(model: "SegmentationModel") -> Dissection:
     return Dissection(features, classifier, classifier.out_channels, source)
 
 
-def rebuild_smp(source: JSON) -> nn.Module:
+def rebuild_smp(source: Recipe) -> nn.Module:
     """The network a recipe describes, with random weights."""
     return _architecture(source["class"])(**{**source["config"], "encoder_weights": None})
 

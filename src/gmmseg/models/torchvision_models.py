@@ -7,11 +7,11 @@ from urllib.request import urlopen
 import torch
 from torch import Tensor, nn
 
-from gmmseg.json_tree import JSON
 from gmmseg.models.convert import ConversionError, Dissection, measured_stride
 from gmmseg.models.features import FeatureExtractor, Features, resize
 from gmmseg.models.hub import PATIENCE, WEIGHTS_INSTEAD, HubError
 from gmmseg.models.names import meant
+from gmmseg.models.recipe import Recipe
 from gmmseg.models.weights import load_backbone
 
 if TYPE_CHECKING:
@@ -90,14 +90,14 @@ def dissect_torchvision(model: "FCN | DeepLabV3 | LRASPP") -> Dissection:
     return Dissection(TorchvisionFeatures(model), classifier, classifier.out_channels, source, auxiliary)
 
 
-def _source(model: "FCN | DeepLabV3 | LRASPP") -> JSON:
+def _source(model: "FCN | DeepLabV3 | LRASPP") -> Recipe:
     """Which of torchvision's builders made the model; it does not say, but its parameters do."""
     shapes = {name: tuple(value.shape) for name, value in model.state_dict().items()}
     last = model.classifier.low_classifier if type(model).__name__ == "LRASPP" else model.classifier[-1]
     for name in BUILDERS:
         if not name.startswith(type(model).__name__.lower()):
             continue
-        source = {
+        source: Recipe = {
             "source": "torchvision",
             "name": name,
             "classes": last.out_channels,
@@ -111,7 +111,7 @@ def _source(model: "FCN | DeepLabV3 | LRASPP") -> JSON:
     return {"source": "module", "classifier": None}
 
 
-def rebuild_torchvision(source: JSON) -> nn.Module:
+def rebuild_torchvision(source: Recipe) -> nn.Module:
     """The network a recipe describes, with random weights."""
     from torchvision.models import segmentation
 

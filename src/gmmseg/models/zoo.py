@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from torch import nn
 
-from gmmseg.json_tree import JSON
 from gmmseg.models.backbones import TimmBackbone
 from gmmseg.models.deeplab import DeepLabV3PlusFeatures
 from gmmseg.models.fcn import FCNFeatures, auxiliary_head
@@ -18,6 +17,7 @@ from gmmseg.models.masks import mask_segmenter
 from gmmseg.models.names import meant
 from gmmseg.models.ocr import OCRFeatures
 from gmmseg.models.pyramid import FrozenPyramidFeatures
+from gmmseg.models.recipe import Recipe
 from gmmseg.models.segmenter import Segmenter
 from gmmseg.models.unet import TinyUNetFeatures
 from gmmseg.models.vit import FrozenViTFeatures
@@ -94,7 +94,7 @@ def tiny_unet(num_classes: int, weights: str | None) -> FeatureExtractor:
 
 
 def assemble(
-    features: FeatureExtractor, num_classes: int, settings: HeadSettings, recipe: JSON | None = None
+    features: FeatureExtractor, num_classes: int, settings: HeadSettings, recipe: Recipe | None = None
 ) -> Segmenter:
     """Features, a head as described, and the auxiliary heads the features provide for."""
     return Segmenter(
@@ -120,9 +120,11 @@ class Entry(Generic[Made]):
 
     summary: str
     network: Callable[[int, str | None], Made]
-    assemble: Callable[[Made, int, HeadSettings, JSON], Segmenter] = assemble  # type: ignore[assignment]
+    assemble: Callable[[Made, int, HeadSettings, Recipe], Segmenter] = assemble  # type: ignore[assignment]
 
-    def build(self, num_classes: int, settings: HeadSettings, weights: str | None, recipe: JSON) -> Segmenter:
+    def build(
+        self, num_classes: int, settings: HeadSettings, weights: str | None, recipe: Recipe
+    ) -> Segmenter:
         """The segmenter, its backbone with ``weights`` as in `gmmseg.build`."""
         return self.assemble(self.network(num_classes, weights), num_classes, settings, recipe)
 
@@ -178,5 +180,5 @@ def build_named(name: str, num_classes: int, settings: HeadSettings, weights: st
         raise ValueError(f"unknown network {name!r}: choose one of {', '.join(ZOO)}{meant(name, ZOO)}")
     if num_classes < 1:
         raise ValueError(f"num_classes must be at least 1, got {num_classes}")
-    recipe = {"source": "zoo", "name": name, "num_classes": num_classes, "head": asdict(settings)}
+    recipe: Recipe = {"source": "zoo", "name": name, "num_classes": num_classes, "head": asdict(settings)}
     return ZOO[name].build(num_classes, settings, weights, recipe)

@@ -17,7 +17,6 @@ from gmmseg.data.samplers import ClassBalancedSampler, class_counts, fingerprint
 from gmmseg.data.transforms import training_transform
 from gmmseg.evaluation.evaluator import evaluate_closed_set
 from gmmseg.inference import Predictor
-from gmmseg.json_tree import JSON
 from gmmseg.labels import IGNORE
 from gmmseg.mixture import OnlineEM
 from gmmseg.models import Segmenter, build
@@ -44,7 +43,7 @@ def make_trainer(
     accelerator: Accelerator,
     folder: Path,
     validation: SegmentationDataset | None = None,
-    about: JSON | None = None,
+    about: dict[str, object] | None = None,
     crops: CachedCrops | None = None,
 ) -> Trainer:
     """The loop that trains ``segmenter`` on the batches of ``loader`` as ``config`` says, at step 0.

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 from gmmseg.config import Config, config_tree
-from gmmseg.json_tree import JSON
 from gmmseg.models.heads import present_words
 from gmmseg.samples import SegmentationDataset
 from gmmseg.training.checkpoint import CheckpointError
@@ -21,7 +20,7 @@ SWITCHES = ("train.ema", "train.softmax_steps", "train.backbone_multiplier")
 """May take other values, but not begin or cease to be 0 or null: parts of the state come and go with them."""
 
 
-def describe_run(config: Config, dataset: SegmentationDataset, processes: int) -> JSON:
+def describe_run(config: Config, dataset: SegmentationDataset, processes: int) -> dict[str, object]:
     """What a checkpoint remembers of its run: every setting by its dotted name, the data, the processes."""
     assert dataset.label_space is not None
     return {
@@ -32,7 +31,9 @@ def describe_run(config: Config, dataset: SegmentationDataset, processes: int) -
     }
 
 
-def check_resumable(path: Path, before: JSON | None, now: JSON, say: Callable[[str], object]) -> None:
+def check_resumable(
+    path: Path, before: dict[str, object] | None, now: dict[str, object], say: Callable[[str], object]
+) -> None:
     """Say what differs from the run that wrote ``path``; CheckpointError for what cannot change."""
     if before is None:
         say(f"warning: {path} was written by an earlier version, without its settings: they are not compared")
@@ -62,7 +63,7 @@ def check_resumable(path: Path, before: JSON | None, now: JSON, say: Callable[[s
         )
 
 
-def _in_present_words(before: JSON) -> JSON:
+def _in_present_words(before: dict[str, object]) -> dict[str, object]:
     """The settings of a run that an earlier version may have begun, as this version says them."""
     prefix = "model.head."
     head = {key.removeprefix(prefix): value for key, value in before.items() if key.startswith(prefix)}
@@ -75,7 +76,7 @@ def _is_fixed(key: str, before: object, now: object) -> bool:
     return key.startswith(FIXED) and not key.startswith(FREE)
 
 
-def _listed(keys: list[str], before: JSON, now: JSON, most: int = 6) -> str:
+def _listed(keys: list[str], before: dict[str, object], now: dict[str, object], most: int = 6) -> str:
     """Keys with both values, the first of them, for a message of a few lines."""
     each = [f"{key} {_short(before[key])} -> {_short(now[key])}" for key in keys[:most]]
     return ", ".join(each) + (f" and {len(keys) - most} more" if len(keys) > most else "")
@@ -86,8 +87,8 @@ def _short(value: object, most: int = 60) -> str:
     return text if len(text) <= most else f"{text[:most]}..."
 
 
-def _flat(tree: JSON, prefix: str = "") -> JSON:
-    flat: JSON = {}
+def _flat(tree: dict[str, object], prefix: str = "") -> dict[str, object]:
+    flat: dict[str, object] = {}
     for key, value in tree.items():
         flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
     return flat

@@ -11,7 +11,6 @@ from accelerate.utils import set_seed
 from gmmseg import distributed
 from gmmseg.atomic import write_bytes
 from gmmseg.config import Config, dump_config
-from gmmseg.json_tree import JSON
 from gmmseg.models import Segmenter
 from gmmseg.models.saving import RUN_PARTS, WEIGHTS_FILE
 from gmmseg.run.building import (
@@ -103,7 +102,9 @@ def _keep_quiet(message: str) -> None:
     """What is said where nobody listens, or another process says it."""
 
 
-def _state_to_go_on_from(resume: Path | None, folder: Path, about: JSON, say: Say) -> TrainingState | None:
+def _state_to_go_on_from(
+    resume: Path | None, folder: Path, about: dict[str, object], say: Say
+) -> TrainingState | None:
     """The saved state, found to fit this run; None where it starts. Work of another run is refused."""
     find = find_checkpoint if resume == folder else named_checkpoint
     path = None if resume is None else find(resume)

@@ -11,7 +11,7 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -129,7 +129,7 @@ class CachedCrops(Dataset[CachedCrop]):
         folder: Path,
         crops: Crops,
         count: int,
-        made_with: JSON,
+        made_with: Mapping[str, object],
         *,
         precision: str = "float16",
         label_stride: int = 2,

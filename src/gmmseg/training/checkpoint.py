@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from gmmseg.atomic import write_atomically
-from gmmseg.json_tree import JSON
 from gmmseg.mixture.em import EMState
 
 KEEP = 2
@@ -31,7 +30,7 @@ class TrainingState(TypedDict, total=False):
     loss: dict[str, Tensor] | None
     warm_classifier: dict[str, Tensor] | None
     """Where earlier versions wrote what is now under ``loss``."""
-    about: JSON | None
+    about: dict[str, object] | None
 
 
 class CheckpointError(RuntimeError):

@@ -4,14 +4,13 @@ import json
 import os
 import shutil
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TextIO
 
 from gmmseg.atomic import LEFTOVER_PREFIX
 from gmmseg.distributed import any_process, rank
-from gmmseg.json_tree import JSON
 from gmmseg.models.saving import CONFIG_FILE, RUN_PARTS, WEIGHTS_FILE
 from gmmseg.training.checkpoint import list_checkpoints
 
@@ -135,7 +134,7 @@ def _is_still(file: TextIO, path: Path) -> bool:
         return False
 
 
-def _refuse_living(owner: JSON, path: Path) -> None:
+def _refuse_living(owner: Mapping[str, object], path: Path) -> None:
     who = f"process {owner.get('pid')} on {owner.get('host')}"
     if owner.get("host") != socket.gethostname():
         raise FolderInUse(f"{path.parent}: {who} is writing here; if it no longer runs, delete {path}")
@@ -143,11 +142,11 @@ def _refuse_living(owner: JSON, path: Path) -> None:
         raise FolderInUse(f"{path.parent}: {who} is writing here; wait for it, or choose another --out")
 
 
-def _this_process() -> JSON:
+def _this_process() -> Mapping[str, object]:
     return {"pid": os.getpid(), "host": socket.gethostname(), "started": _start_of(os.getpid())}
 
 
-def _read_owner(path: Path) -> JSON | None:
+def _read_owner(path: Path) -> Mapping[str, object] | None:
     """Who holds the lock; None without one that is signed and can be read."""
     try:
         return _parse_owner(path.read_text(errors="replace"))
@@ -155,7 +154,7 @@ def _read_owner(path: Path) -> JSON | None:
         return None
 
 
-def _parse_owner(text: str) -> JSON | None:
+def _parse_owner(text: str) -> Mapping[str, object] | None:
     """What a lock says; None when a process was killed before it had signed it."""
     try:
         owner = json.loads(text)
@@ -164,7 +163,7 @@ def _parse_owner(text: str) -> JSON | None:
     return owner if isinstance(owner, dict) else None
 
 
-def _is_running(owner: JSON) -> bool:
+def _is_running(owner: Mapping[str, object]) -> bool:
     """Whether the process still runs, and is not another one that was given its number since."""
     pid = owner.get("pid")
     if type(pid) is not int or pid <= 0:  # to the system 0 and -1 stand for many processes

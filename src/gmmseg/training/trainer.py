@@ -13,7 +13,6 @@ from torch import Tensor
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from gmmseg import distributed
-from gmmseg.json_tree import JSON
 from gmmseg.mixture.em import Diagnostics, EMState
 from gmmseg.models import Segmenter
 from gmmseg.models.outputs import EMPoints
@@ -73,7 +72,7 @@ class Trainer:
         settings: TrainSettings,
         folder: Path,
         validate: Validate | None = None,
-        about: JSON | None = None,
+        about: dict[str, object] | None = None,
     ) -> None:
         self.segmenter, self.loader, self.accelerator = segmenter, loader, accelerator
         self.settings, self.folder, self.validate, self.about = settings, folder, validate, about
