@@ -25,7 +25,6 @@ from tqdm import tqdm
 
 from gmmseg import distributed
 from gmmseg.atomic import LEFTOVER_PREFIX, write_bytes
-from gmmseg.json_tree import JSON
 from gmmseg.models import Segmenter, SegmenterOutput
 from gmmseg.models.features import SplitFeatures
 from gmmseg.models.pairing import shrink_labels
@@ -200,14 +199,14 @@ class CachedCrops(Dataset[CachedCrop]):
     def _bytes(self) -> int:
         return self.count * len(self) * self.layout.record.itemsize
 
-    def _about(self, segmenter: Segmenter) -> JSON:
+    def _about(self, segmenter: Segmenter) -> dict[str, object]:
         """All that the file depends on, as JSON reads it back."""
         layout = asdict(self.layout)
         about = {**self.made_with, "count": self.count, "samples": len(self), "layout": layout}
         about["backbone"] = _digest(segmenter)
         return json.loads(json.dumps(about))
 
-    def _holds(self, about: JSON) -> bool:
+    def _holds(self, about: dict[str, object]) -> bool:
         """Whether the folder has a whole file that was made with the same."""
         try:
             known = json.loads((self.folder / ABOUT_FILE).read_text(encoding="utf-8"))
@@ -216,7 +215,7 @@ class CachedCrops(Dataset[CachedCrop]):
             return False
 
     @contextmanager
-    def _temporary(self, about: JSON) -> Iterator[Path]:
+    def _temporary(self, about: dict[str, object]) -> Iterator[Path]:
         """An empty file of full size for all processes to fill, which becomes the file of crops if all do.
 
         Otherwise nothing is left, and every process raises.
