@@ -4,7 +4,7 @@ Importing this package loads torch and nothing heavier; the names below are load
 """
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gmmseg import torchvision_repair
 
@@ -51,7 +51,7 @@ else:  # the same names, each loaded when first used
     }
     _HOMES = {name: room for room, names in _ROOMS.items() for name in names}
 
-    def __getattr__(name: str) -> Any:
+    def __getattr__(name: str) -> object:
         if name in _HOMES:
             return getattr(import_module(_HOMES[name]), name)
         raise AttributeError(f"module 'gmmseg' has no attribute {name!r}")

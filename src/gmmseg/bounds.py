@@ -5,16 +5,21 @@ class calls `check_bounds` in ``__post_init__``. The bounds are those of `annota
 reads too: a configuration file is refused key by key, and an object made in Python by the same annotation.
 """
 
+import operator
 import re
 import reprlib
 import sys
+from collections.abc import Callable
 from dataclasses import fields
 from functools import cache
 from numbers import Integral, Real
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Literal, Union, cast, get_args, get_origin, get_type_hints
 
 from annotated_types import Ge, Gt, Le, Lt, MinLen
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 MOST = 2**31 - 1
 """More than any count needs; beyond it, sizes no longer fit the integers of the libraries below."""
@@ -50,13 +55,13 @@ Decay = Annotated[float, Ge(0), Lt(1)]
 Text = Annotated[str, MinLen(1)]
 FolderName = Annotated[str, _FolderName()]
 
-_RULES: tuple[tuple[Any, str, Any, str], ...] = (
-    (Ge, "ge", lambda value, bound: value >= bound, "must be at least"),
-    (Gt, "gt", lambda value, bound: value > bound, "must be more than"),
-    (Le, "le", lambda value, bound: value <= bound, "must be at most"),
-    (Lt, "lt", lambda value, bound: value < bound, "must be less than"),
+_RULES: tuple[tuple[type, str, Callable[[float, float], bool], str], ...] = (
+    (Ge, "ge", operator.ge, "must be at least"),
+    (Gt, "gt", operator.gt, "must be more than"),
+    (Le, "le", operator.le, "must be at most"),
+    (Lt, "lt", operator.lt, "must be less than"),
 )
-_KINDS: dict[Any, tuple[Any, str]] = {
+_KINDS: dict[object, tuple[type, str]] = {
     bool: (bool, "true or false"),
     int: (Integral, "a whole number"),
     float: (Real, "a number"),
@@ -64,13 +69,12 @@ _KINDS: dict[Any, tuple[Any, str]] = {
 }
 
 
-def check_bounds(settings: Any) -> None:
+def check_bounds(settings: "DataclassInstance") -> None:
     """Hold every field of a settings object to its annotation: ValueError names the field and its rule.
 
     Lists become tuples, and numbers of other libraries Python's own, as in settings read from a file.
     """
-    kind: Any = type(settings)
-    hints = _hints(kind)
+    hints = _hints(type(settings))
     for field in fields(settings):
         value = plain(getattr(settings, field.name))
         object.__setattr__(settings, field.name, value)  # settings are frozen
@@ -79,7 +83,7 @@ def check_bounds(settings: Any) -> None:
             raise ValueError(f"{field.name} {broken}, got {shown(value)}")
 
 
-def plain(value: Any) -> Any:
+def plain(value: object) -> object:
     """``value`` with tuples for lists, and int and float for other kinds of numbers."""
     if isinstance(value, list | tuple):
         return tuple(map(plain, value))
@@ -88,7 +92,7 @@ def plain(value: Any) -> Any:
     return int(value) if isinstance(value, Integral) else float(value)
 
 
-def broken_rule(value: Any, hint: Any) -> str | None:
+def broken_rule(value: object, hint: object) -> str | None:
     """What ``value`` breaks of the annotation ``hint``, such as "must be at least 1"; None if nothing."""
     origin = get_origin(hint)
     if origin is Annotated:
@@ -103,21 +107,21 @@ def broken_rule(value: Any, hint: Any) -> str | None:
         return _broken_choice(value, get_args(hint))
     if origin is tuple:
         return _broken_tuple(value, get_args(hint))
-    return _broken_kind(value, origin or hint)
+    return _broken_kind(value, cast(type, origin or hint))
 
 
-def shown(value: Any, most: int = 80) -> str:
+def shown(value: object, most: int = 80) -> str:
     """``value`` for a message: one line, and not longer than ``most`` characters."""
     text = reprlib.repr(value)  # a nested value may be far larger than the file it came from
     return text if len(text) <= most else text[: most - 3] + "..."
 
 
 @cache
-def _hints(kind: Any) -> dict[str, Any]:
+def _hints(kind: type) -> dict[str, object]:
     return get_type_hints(kind, include_extras=True)
 
 
-def _broken_choice(value: Any, hints: tuple[Any, ...]) -> str | None:
+def _broken_choice(value: object, hints: tuple[object, ...]) -> str | None:
     """The rule of the last alternative that is not None, unless one of them fits."""
     broken = [broken_rule(value, hint) for hint in hints if hint is not NoneType]
     if (value is None and NoneType in hints) or None in broken:
@@ -125,29 +129,30 @@ def _broken_choice(value: Any, hints: tuple[Any, ...]) -> str | None:
     return broken[-1]
 
 
-def _broken_tuple(value: Any, hints: tuple[Any, ...]) -> str | None:
+def _broken_tuple(value: object, hints: tuple[object, ...]) -> str | None:
     each = (hints[0],) * len(value) if hints[-1:] == (...,) and isinstance(value, tuple) else hints
     if not isinstance(value, tuple) or len(value) != len(each):
         return "must be a list" if hints[-1:] == (...,) else f"must be a list of {len(hints)}"
     return next(filter(None, map(broken_rule, value, each)), None)
 
 
-def _broken_kind(value: Any, kind: Any) -> str | None:
-    wanted, words = _KINDS.get(kind, (kind, f"{getattr(kind, '__name__', kind)}"))
+def _broken_kind(value: object, kind: type) -> str | None:
+    wanted, words = _KINDS.get(kind, (kind, kind.__name__))
     if not isinstance(value, wanted) or (isinstance(value, bool) and kind is not bool):
         return f"must be {words}"
-    if kind is float and not abs(value) <= sys.float_info.max:  # NaN too, and integers no float can hold
+    # NaN too, and integers no float can hold.
+    if kind is float and not abs(cast(float, value)) <= sys.float_info.max:
         return "must be finite"
     return None
 
 
-def _broken_mark(value: Any, mark: Any) -> str | None:
-    """What ``value`` breaks of one bound."""
+def _broken_mark(value: object, mark: object) -> str | None:
+    """What ``value``, of the kind that the bound is for, breaks of it."""
     for kind, name, holds, words in _RULES:
-        if isinstance(mark, kind) and not holds(value, getattr(mark, name)):
+        if isinstance(mark, kind) and not holds(cast(float, value), getattr(mark, name)):
             return f"{words} {getattr(mark, name)}"
-    if isinstance(mark, MinLen) and len(value) < mark.min_length:
+    if isinstance(mark, MinLen) and len(cast(str, value)) < mark.min_length:
         return "must not be empty"
-    if isinstance(mark, _FolderName) and not mark.pattern.fullmatch(value):
+    if isinstance(mark, _FolderName) and not mark.pattern.fullmatch(cast(str, value)):
         return mark.rule
     return None

@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -33,13 +33,16 @@ from gmmseg.cli_options import (
     TrainDataOption,
     WindowOption,
 )
+from gmmseg.json_tree import JSON
 from gmmseg.printable import printable
 from gmmseg.terminal import Bar, note, say
 
 if TYPE_CHECKING:
     from gmmseg.config import Config
+    from gmmseg.evaluation.evaluator import PostProcess
     from gmmseg.inference.predict_files import PredictSummary
     from gmmseg.models import Segmenter
+    from gmmseg.samples import FingerprintedDataset
 
 UNEXPECTED = "internal error"
 """How the message of an exception begins that no code expected."""
@@ -144,14 +147,7 @@ def convert(
     """
     from gmmseg import run
 
-    if classes and data:
-        raise ValueError("--classes and --data both say which classes there are: give one of them")
-    names: Any = [name.strip() for name in classes.split(",")] if classes else None
-    if data:
-        space = _open(data, default_split="train").label_space
-        if space is None:
-            raise ValueError(f"{data} marks what is unknown, not classes: give a labelled set, or --classes")
-        names = space.names
+    names = _class_names(classes, data)
     model = run.convert_source(source, out, head=preset, twin=twin, weights=weights, class_names=names)
     say(f"weights in {out}" + (f", of the softmax twin in {out / 'twin'}" if twin else ""))
     if not model.is_fitted:
@@ -463,7 +459,21 @@ def _stoppable() -> Iterator[None]:
         raise typer.Exit(130) from None
 
 
-def _open(spec: str, default_split: str | None = None) -> Any:
+def _class_names(classes: str, data: str | None) -> Sequence[str] | None:
+    """Names of the classes, as they are listed or as a data set has them; None where nothing says so."""
+    if classes and data:
+        raise ValueError("--classes and --data both say which classes there are: give one of them")
+    if classes:
+        return [name.strip() for name in classes.split(",")]
+    if not data:
+        return None
+    space = _open(data, default_split="train").label_space
+    if space is None:
+        raise ValueError(f"{data} marks what is unknown, not classes: give a labelled set, or --classes")
+    return space.names
+
+
+def _open(spec: str, default_split: str | None = None) -> "FingerprintedDataset":
     """The data set of NAME:ROOT[:SPLIT]; the built-in scenes are NAME[::SPLIT]."""
     from gmmseg.data import open_dataset
 
@@ -479,7 +489,9 @@ def _is_anomaly_set(name: str) -> bool:
     return name == "scenes_anomaly" or (name in LAYOUTS and LAYOUTS[name].label_space is None)
 
 
-def _judged_sets(source: str | Path, specs: Sequence[str], default_split: str | None = None) -> list[Any]:
+def _judged_sets(
+    source: str | Path, specs: Sequence[str], default_split: str | None = None
+) -> "list[FingerprintedDataset]":
     """What the model of ``source`` is evaluated on for these data sets; see `run.judged_sets`."""
     from gmmseg import run
 
@@ -506,7 +518,7 @@ def _refuse_unknown_components(components: str | None) -> None:
         raise ValueError(f"no component preset {components!r}; there are {', '.join(PRESETS)}")
 
 
-def _steps(suppress_boundaries: bool, smooth: bool) -> list[Any]:
+def _steps(suppress_boundaries: bool, smooth: bool) -> "list[PostProcess]":
     """The steps of SML that are asked for, in their order."""
     from gmmseg.evaluation.postprocessing import BoundarySuppression, DilatedSmoothing
 
@@ -516,7 +528,7 @@ def _steps(suppress_boundaries: bool, smooth: bool) -> list[Any]:
     ]
 
 
-def _record(results: dict[str, Any], target: Path) -> None:
+def _record(results: JSON, target: Path) -> None:
     """Write results to their file and print their table."""
     from gmmseg.evaluation.records import record_results
     from gmmseg.report.tables import compare

@@ -4,12 +4,12 @@ Nothing below the composition root (run/) knows that configuration files exist.
 """
 
 import tomllib
-from collections.abc import Collection
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from difflib import get_close_matches
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import yaml
 from pydantic import ConfigDict, TypeAdapter, ValidationError
@@ -20,6 +20,11 @@ from gmmseg.models.heads import HEAD_PRESETS, HeadSettings, head_settings, prese
 from gmmseg.models.inference_settings import InferenceSettings
 from gmmseg.training.train_settings import TRAIN_PRESETS, TrainSettings
 
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
+
+Tree = dict[str, object]
+"""A configuration, or a section of one: values and sections by key."""
 SHIPPED = files("gmmseg") / "configs"
 LARGEST = 1_000_000
 """Bytes of a configuration file; a hundred times what all settings take."""
@@ -105,13 +110,13 @@ def load_config(source: str | Path, overrides: list[str] | tuple[str, ...] = ())
     The overrides are one layer: a preset among them replaces what the file says about the fields of a preset,
     and their other keys hold on top of it, in whatever order they are given.
     """
-    given: dict[str, Any] = {}
+    given: Tree = {}
     for override in overrides:
         given = _merge(given, _parse_override(override))
     return parse_config(_layered(read_tree(find_config(source)), given), str(source))
 
 
-def parse_config(tree: dict[str, Any], source: str = "configuration") -> Config:
+def parse_config(tree: Tree, source: str = "configuration") -> Config:
     """A Config from nested dictionaries: the values of the preset, then the fields given beside it.
 
     ``em.preset`` and ``model.head`` (a word) choose another preset for their section alone.
@@ -140,7 +145,7 @@ def parse_config(tree: dict[str, Any], source: str = "configuration") -> Config:
         raise ConfigError(f"{source}: {'; '.join(map(_problem, error.errors()))}") from None
 
 
-def _problem(error: Any) -> str:
+def _problem(error: "ErrorDetails") -> str:
     """One of pydantic's complaints: the key, the rule it breaks, and the value where the rule has none."""
     key, message = ".".join(map(str, error["loc"])), error["msg"].removeprefix("Value error, ")
     if error["type"] == "literal_error":
@@ -154,9 +159,9 @@ def dump_config(config: Config) -> str:
     return yaml.safe_dump(config_tree(config), sort_keys=False)
 
 
-def config_tree(config: Config) -> dict[str, Any]:
+def config_tree(config: Config) -> Tree:
     """The whole configuration as nested dictionaries of plain values; `parse_config` reads it back."""
-    return _plain(asdict(config))
+    return {key: _plain(value) for key, value in asdict(config).items()}
 
 
 def find_config(source: str | Path) -> Path:
@@ -180,7 +185,7 @@ def shipped_configs() -> list[str]:
     return sorted(path.stem for path in Path(str(SHIPPED)).glob("*.yaml"))
 
 
-def read_tree(path: Path, inside: tuple[Path, ...] = ()) -> dict[str, Any]:
+def read_tree(path: Path, inside: tuple[Path, ...] = ()) -> Tree:
     """A file's content merged over the files its ``include`` names, which lie relative to it.
 
     ``inside``: the files that are being read already, each including the next.
@@ -189,7 +194,7 @@ def read_tree(path: Path, inside: tuple[Path, ...] = ()) -> dict[str, Any]:
     if not isinstance(tree, dict):
         raise ConfigError(f"{path}: a configuration is a mapping of sections, not a {type(tree).__name__}")
     _refuse_odd_keys(tree, path)
-    base: dict[str, Any] = {}
+    base: Tree = {}
     for included in _includes(tree, path):
         if included.resolve() in (*inside, path.resolve()):
             raise ConfigError(f"{path}: includes {included}, which includes it in turn; take one of them out")
@@ -197,7 +202,7 @@ def read_tree(path: Path, inside: tuple[Path, ...] = ()) -> dict[str, Any]:
     return _layered(base, tree)
 
 
-def _parsed(path: Path) -> Any:
+def _parsed(path: Path) -> object:
     """What a YAML or TOML file says."""
     try:
         if path.stat().st_size > LARGEST:
@@ -208,7 +213,7 @@ def _parsed(path: Path) -> Any:
         raise ConfigError(f"{path}: cannot be parsed: {_one_line(error)}") from error
 
 
-def _includes(tree: dict[str, Any], path: Path) -> list[Path]:
+def _includes(tree: Tree, path: Path) -> list[Path]:
     """The files under the key ``include``, which is taken out of ``tree``."""
     named = tree.pop("include", None) or []
     if not isinstance(named, list) or not all(isinstance(each, str) for each in named):
@@ -221,7 +226,7 @@ def _includes(tree: dict[str, Any], path: Path) -> list[Path]:
     return [path.parent / each for each in named]
 
 
-def _refuse_odd_keys(tree: dict[Any, Any], path: Path) -> None:
+def _refuse_odd_keys(tree: Mapping[object, object], path: Path) -> None:
     """Keys are words at every level; YAML reads 1, true or 2024-01-01 as something else."""
     for key, value in tree.items():
         if not isinstance(key, str):
@@ -236,7 +241,7 @@ def _one_line(error: Exception) -> str:
     return " ".join(str(error).split()) or type(error).__name__
 
 
-def _layered(base: dict[str, Any], top: dict[str, Any]) -> dict[str, Any]:
+def _layered(base: Tree, top: Tree) -> Tree:
     """One file, or all overrides, over what lies below.
 
     A preset on top replaces the fields that presets set: a copied configuration, which spells every field
@@ -245,7 +250,7 @@ def _layered(base: dict[str, Any], top: dict[str, Any]) -> dict[str, Any]:
     return _merge(_without_preset_fields(base) if "preset" in top else base, top)
 
 
-def _without_preset_fields(tree: dict[str, Any]) -> dict[str, Any]:
+def _without_preset_fields(tree: Tree) -> Tree:
     """``tree`` without the fields that a preset sets."""
     set_by_presets = {"data": DATA_PRESETS["default"], "model": ("head",), "train": TRAIN_PRESETS["default"]}
     kept = {key: value for key, value in tree.items() if key not in ("em", "preset")}
@@ -256,7 +261,7 @@ def _without_preset_fields(tree: dict[str, Any]) -> dict[str, Any]:
     return kept
 
 
-def _merge(base: dict[str, Any], top: dict[str, Any]) -> dict[str, Any]:
+def _merge(base: Tree, top: Tree) -> Tree:
     """``top`` over ``base``. Keys given on top of a section that only names its preset keep the preset."""
     merged = dict(base)
     for key, value in top.items():
@@ -269,42 +274,42 @@ def _merge(base: dict[str, Any], top: dict[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def _parse_override(override: str) -> dict[str, Any]:
+def _parse_override(override: str) -> Tree:
     key, equals, value = override.partition("=")
     if not equals or not key:
         raise ConfigError(f"{override!r}: an override reads section.key=value, such as train.steps=100")
     try:
-        tree: Any = yaml.safe_load(value)
+        parsed = yaml.safe_load(value)
     except Exception as error:  # as in _parsed
         raise ConfigError(f"{override!r}: the value cannot be parsed: {_one_line(error)}") from error
-    for part in reversed(key.split(".")):
-        tree = {part: tree}
+    *sections, last = key.split(".")
+    tree: Tree = {last: parsed}
+    for section in reversed(sections):
+        tree = {section: tree}
     return tree
 
 
-def _section(tree: dict[str, Any], name: str, source: str, where: str = "") -> dict[str, Any]:
+def _section(tree: Tree, name: str, source: str, where: str = "") -> Tree:
     section = tree.get(name, {})
     if not isinstance(section, dict):
         raise ConfigError(f"{source}: {where}{name} is a section of keys, not {shown(section)}")
     return section
 
 
-def _with_preset(
-    section: dict[str, Any], presets: dict[str, dict], default: str, where: str, source: str
-) -> dict[str, Any]:
+def _with_preset(section: Tree, presets: Mapping[str, Tree], default: str, where: str, source: str) -> Tree:
     """The values of the preset the section names, or of the default, with the section's own on top."""
     section = dict(section)
     name = _known_preset(section.pop("preset", default), presets, f"{where}.preset", source)
     return {**presets[name], **section}
 
 
-def _known_preset(name: Any, presets: Collection[str], where: str, source: str) -> str:
+def _known_preset(name: object, presets: Collection[str], where: str, source: str) -> str:
     if not isinstance(name, str) or name not in presets:
         raise ConfigError(f"{source}: {where} is {shown(name)}: choose {', '.join(presets)}")
     return name
 
 
-def _refuse_unknown(tree: dict[str, Any], kind: Any, source: str, where: str) -> None:
+def _refuse_unknown(tree: Tree, kind: type, source: str, where: str) -> None:
     """Unknown keys are refused by name, with the known ones; true and false, which pydantic reads as 1 and 0,
     are refused as numbers."""
     known = {each.name: each.type for each in fields(kind)}
@@ -318,18 +323,19 @@ def _refuse_unknown(tree: dict[str, Any], kind: Any, source: str, where: str) ->
         rule = _rule_for_booleans(value, known[key])
         if rule and rule.endswith("number"):
             raise ConfigError(f"{source}: {where}{key}: {rule}, got {shown(value)}")
-        if isinstance(value, dict) and hasattr(known[key], "__dataclass_fields__"):
-            _refuse_unknown(value, known[key], source, f"{where}{key}.")
+        section = known[key]
+        if isinstance(value, dict) and isinstance(section, type) and is_dataclass(section):
+            _refuse_unknown(value, section, source, f"{where}{key}.")
 
 
-def _rule_for_booleans(value: Any, hint: Any) -> str | None:
+def _rule_for_booleans(value: object, hint: object) -> str | None:
     """What true, false or a list with one of them breaks of ``hint``; deeper down a file may be endless."""
     given = tuple(value) if isinstance(value, list) else value
     parts = given if isinstance(given, tuple) else (given,)
     return broken_rule(given, hint) if any(isinstance(part, bool) for part in parts) else None
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     if isinstance(value, dict):
         return {key: _plain(each) for key, each in value.items()}
     return [_plain(each) for each in value] if isinstance(value, list | tuple) else value

@@ -1,11 +1,14 @@
 """What a command shows in the terminal: lines of text, remarks, a progress bar."""
 
 import os
-from typing import Any
+from typing import TYPE_CHECKING
 
 import typer
 
 from gmmseg.printable import printable
+
+if TYPE_CHECKING:
+    from tqdm import tqdm
 
 
 def say(text: str, *, nl: bool = True, err: bool = False) -> None:
@@ -23,7 +26,7 @@ class Bar:
 
     def __init__(self, what: str) -> None:
         self.what = what
-        self.bar: Any = None
+        self.bar: tqdm | None = None
 
     def __enter__(self) -> "Bar":
         return self

@@ -1,13 +1,16 @@
 """Batches of one epoch after another, in an order that depends on (seed, epoch) alone."""
 
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Protocol, TypeVar, runtime_checkable
 
 import torch
 from torch.utils.data import DataLoader, Sampler
 
 from gmmseg.data.samplers import ClassBalancedSampler
 from gmmseg.samples import Batch, collate
+
+Item = TypeVar("Item")
+Item_co = TypeVar("Item_co", covariant=True)
 
 
 class ShuffledSampler(Sampler[int]):
@@ -31,14 +34,21 @@ class ShuffledSampler(Sampler[int]):
             yield from (order + start).tolist()
 
 
-class EpochDataset(Protocol):
+class EpochDataset(Protocol[Item_co]):
     """Items that may differ from epoch to epoch."""
 
     name: str
 
     def set_epoch(self, epoch: int) -> None: ...
     def __len__(self) -> int: ...
-    def __getitem__(self, index: int) -> Any: ...
+    def __getitem__(self, index: int) -> Item_co: ...
+
+
+@runtime_checkable
+class CountingLoader(Protocol):
+    """A loader that counts epochs by itself, as one that accelerate has prepared does."""
+
+    def set_epoch(self, epoch: int) -> None: ...
 
 
 class EpochLoader:
@@ -49,20 +59,20 @@ class EpochLoader:
 
     def __init__(
         self,
-        dataset: EpochDataset,
+        dataset: EpochDataset[Item],
         sampler: ShuffledSampler | ClassBalancedSampler,
         batch_size: int,
         *,
         workers: int = 0,
-        prepare: Callable[[DataLoader], Any] = lambda loader: loader,
-        collate: Callable[[list[Any]], Batch] = collate,
+        prepare: Callable[[DataLoader[Item]], DataLoader[Item]] = lambda loader: loader,
+        collate: Callable[[list[Item]], Batch] = collate,  # type: ignore[assignment]  # of Samples
     ) -> None:
         if len(sampler) < batch_size:
             raise ValueError(
                 f"{dataset.name}: {len(sampler)} images do not fill a batch of {batch_size}: lower batch_size"
             )
         self.dataset, self.sampler = dataset, sampler
-        loader: DataLoader = DataLoader(
+        loader: DataLoader[Item] = DataLoader(
             dataset,  # type: ignore[arg-type]  # has what a DataLoader asks for
             batch_size=batch_size,
             sampler=sampler,
@@ -79,7 +89,7 @@ class EpochLoader:
         """To be called before each pass."""
         self.dataset.set_epoch(epoch)
         self.sampler.set_epoch(epoch)
-        if hasattr(self.loader, "set_epoch"):
+        if isinstance(self.loader, CountingLoader):
             # A prepared loader counts passes by itself, from 0 in a resumed run too, and tells the sampler.
             self.loader.set_epoch(epoch)
 

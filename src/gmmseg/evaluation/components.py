@@ -56,7 +56,7 @@ class ComponentMetrics(PooledMetric):
         for name in ("true_components", "predicted_components"):
             self.add_state(name, torch.zeros((), dtype=torch.int64), "sum")
 
-    def update(self, scores: Tensor | np.ndarray, mask: Tensor | np.ndarray, source: str = "") -> None:
+    def update(self, scores: Tensor | NDArray, mask: Tensor | NDArray, source: str = "") -> None:
         """Scores and mask of one image (h w), or of a batch (b h w), each image on its own."""
         values, marks = checked_pair(scores, mask, source)
         for one, truth in zip(values.reshape(-1, *values.shape[-2:]), marks.reshape(-1, *marks.shape[-2:])):

@@ -1,15 +1,16 @@
 """Anomaly detection pooled over every pixel of a set, in constant memory."""
 
 import warnings
-from collections.abc import Callable, Sequence
-from typing import Self
+from collections.abc import Callable, Iterator, Sequence
+from typing import Self, cast
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from gmmseg.evaluation import intervals, ranking, score_counts, score_order
-from gmmseg.evaluation.pooled import EvaluationError, PooledMetric, checked_pair, gather, where
+from gmmseg.evaluation.pooled import EvaluationError, PooledMetric, Scores, checked_pair, gather, where
 from gmmseg.evaluation.ranking import Ranking
 from gmmseg.labels import IGNORE
 
@@ -53,7 +54,7 @@ class AnomalyCurve(PooledMetric):
         for kept in ("kept_normal", "kept_anomalous", "summaries"):
             self.add_state(kept, [], "cat")
 
-    def update(self, scores: Tensor | np.ndarray, mask: Tensor | np.ndarray, source: str = "") -> None:
+    def update(self, scores: Tensor | NDArray, mask: Tensor | NDArray, source: str = "") -> None:
         """Scores and mask of one shape: (h w), or (b h w)."""
         values, marks = checked_pair(scores, mask, source)
         self._ranked = None
@@ -70,7 +71,7 @@ class AnomalyCurve(PooledMetric):
             self.summaries += [_summary(v, m) for v, m in _one_by_one(values, marks)]
         self._keep(picked, single, anomalous)
 
-    def _keep(self, picked: np.ndarray, single: np.ndarray, anomalous: np.ndarray) -> None:
+    def _keep(self, picked: Scores, single: NDArray[np.float32], anomalous: NDArray[np.bool]) -> None:
         if self._is_exact():
             self.kept_anomalous.append(torch.from_numpy(picked[anomalous]))
             self.kept_normal.append(torch.from_numpy(picked[~anomalous]))
@@ -121,7 +122,7 @@ class AnomalyCurve(PooledMetric):
             **{f"{name}_bound": bound for name, bound in bounds.items()},
         }
 
-    def curve(self, points: int = 1000) -> dict[str, np.ndarray]:
+    def curve(self, points: int = 1000) -> dict[str, NDArray[np.float64]]:
         """About ``points`` points of the ROC and precision-recall curves: thresholds, tpr, fpr, precision."""
         with self.sync_context():
             return ranking.points(self._ranking()[0], points)
@@ -177,7 +178,7 @@ class AnomalyCurve(PooledMetric):
             )
 
     def _sync_dist(
-        self, dist_sync_fn: Callable[..., list[Tensor]] = gather, process_group: object = None
+        self, dist_sync_fn: Callable[[Tensor, object], list[Tensor]] = gather, process_group: object = None
     ) -> None:
         # ranks gather tensors of one type and width, also from a rank that keeps nothing
         for name in ("kept_normal", "kept_anomalous"):
@@ -186,11 +187,11 @@ class AnomalyCurve(PooledMetric):
             self.summaries = [torch.zeros(0, 4, intervals.ATOMS, dtype=torch.float64)]
         super()._sync_dist(dist_sync_fn, process_group)
 
-    def _apply(self, fn: Callable[..., Tensor], exclude_state: Sequence[str] = "") -> Self:
+    def _apply(self, fn: Callable[[Tensor], Tensor], exclude_state: Sequence[str] = "") -> Self:
         return self  # the counters stay on the CPU, where counting them is fastest
 
 
-def _joined(parts: list[Tensor] | Tensor) -> np.ndarray:
+def _joined(parts: list[Tensor] | Tensor) -> NDArray[np.float64]:
     """(n) float64 of the parts, also after they were gathered into one tensor."""
     parts = [parts] if isinstance(parts, Tensor) else parts
     return torch.cat([torch.zeros(0, dtype=torch.float64), *parts]).numpy()
@@ -204,10 +205,10 @@ def _warn_of_rounding() -> None:
     )
 
 
-def _single(values: np.ndarray, source: str) -> np.ndarray:
+def _single(values: Scores, source: str) -> NDArray[np.float32]:
     """Scores as float32; finite float64 that float32 cannot hold are refused."""
     if values.dtype == np.float32:
-        return values
+        return cast(NDArray[np.float32], values)
     with np.errstate(over="ignore"):
         single = values.astype(np.float32)
     if not np.array_equal(np.isinf(single), np.isinf(values)):
@@ -215,18 +216,18 @@ def _single(values: np.ndarray, source: str) -> np.ndarray:
     return single
 
 
-def _one_by_one(values: np.ndarray, marks: np.ndarray) -> zip:
+def _one_by_one(values: Scores, marks: NDArray[np.uint8]) -> Iterator[tuple[Scores, NDArray[np.uint8]]]:
     batch = (values, marks) if marks.ndim == 3 else (values[None], marks[None])
     return zip(*batch)
 
 
-def _summary(values: np.ndarray, marks: np.ndarray) -> Tensor:
+def _summary(values: Scores, marks: NDArray[np.uint8]) -> Tensor:
     """(1 4 ATOMS) float64 summary of one image."""
     parts = [*intervals.summary(values[marks == 1]), *intervals.summary(values[marks == 0])]
     return torch.from_numpy(np.stack(parts))[None]
 
 
-def _canonical(summaries: np.ndarray) -> np.ndarray:
+def _canonical(summaries: NDArray[np.float64]) -> NDArray[np.float64]:
     """Images in an order of their own, so that a seed draws the same sets however the images came."""
     flat = summaries.reshape(len(summaries), -1)
     return summaries[sorted(range(len(flat)), key=lambda i: flat[i].tobytes())]

@@ -1,9 +1,10 @@
 """What all metrics here share: sums over every pixel of a set, merged exactly, and checked inputs."""
 
-from typing import Self
+from typing import Self, cast
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torchmetrics import Metric
 from torchmetrics.utilities.distributed import gather_all_tensors
@@ -38,12 +39,16 @@ def gather(state: Tensor, group: object = None) -> list[Tensor]:
     return [part.to(state.device) for part in gathered]
 
 
+Scores = NDArray[np.float32] | NDArray[np.float64]
+"""Anomaly scores as they are judged."""
+
+
 def where(source: str) -> str:
     """The beginning of a message about ``source``, empty where the caller named none."""
     return f"{source}: " if source else ""
 
 
-def as_array(values: Tensor | np.ndarray) -> np.ndarray:
+def as_array(values: Tensor | NDArray) -> NDArray:
     """The values on the CPU; bfloat16, which NumPy lacks, becomes float32."""
     if isinstance(values, np.ndarray):
         return values
@@ -52,24 +57,24 @@ def as_array(values: Tensor | np.ndarray) -> np.ndarray:
 
 
 def checked_pair(
-    scores: Tensor | np.ndarray, mask: Tensor | np.ndarray, source: str
-) -> tuple[np.ndarray, np.ndarray]:
+    scores: Tensor | NDArray, mask: Tensor | NDArray, source: str
+) -> tuple[Scores, NDArray[np.uint8]]:
     """Scores (...) float32 or float64, mask (...) uint8 of 0, 1, IGNORE; or an error naming ``source``."""
-    scores, mask = as_array(scores), as_array(mask)
-    if scores.shape != mask.shape:
+    values, marks = as_array(scores), as_array(mask)
+    if values.shape != marks.shape:
         raise EvaluationError(
-            f"{where(source)}scores {scores.shape} and mask {mask.shape} differ in size; "
+            f"{where(source)}scores {values.shape} and mask {marks.shape} differ in size; "
             "upsample the scores to the mask (never the mask to the scores)"
         )
-    return _checked_scores(scores, source), _checked_mask(mask, source)
+    return _checked_scores(values, source), _checked_mask(marks, source)
 
 
-def _checked_scores(scores: np.ndarray, source: str) -> np.ndarray:
+def _checked_scores(scores: NDArray, source: str) -> Scores:
     if scores.dtype == bool or np.iscomplexobj(scores) or not np.issubdtype(scores.dtype, np.number):
         raise EvaluationError(f"{where(source)}scores of type {scores.dtype}; real numbers are needed")
     if np.issubdtype(scores.dtype, np.integer):
-        exact = np.float32 if scores.dtype.itemsize <= 2 else np.float64
-        return scores.astype(exact)
+        exact = scores.dtype.itemsize <= 2  # whether float32 holds them all
+        return scores.astype(np.float32) if exact else scores.astype(np.float64)
     if np.isnan(scores).any():
         raise EvaluationError(
             f"{where(source)}{int(np.isnan(scores).sum())} scores are NaN; fix what made them"
@@ -80,10 +85,10 @@ def _checked_scores(scores: np.ndarray, source: str) -> np.ndarray:
                 f"{where(source)}float16 scores overflowed to infinity; compute and save them as float32"
             )
         return scores.astype(np.float32)
-    return scores if scores.dtype == np.float32 else scores.astype(np.float64)
+    return cast(Scores, scores) if scores.dtype == np.float32 else scores.astype(np.float64)
 
 
-def _checked_mask(mask: np.ndarray, source: str) -> np.ndarray:
+def _checked_mask(mask: NDArray, source: str) -> NDArray[np.uint8]:
     if mask.dtype == bool:
         mask = mask.astype(np.uint8)
     normal, anomalous, ignored = (np.count_nonzero(mask == value) for value in (0, 1, IGNORE))

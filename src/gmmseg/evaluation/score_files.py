@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gmmseg.evaluation.components import ComponentMetrics
 from gmmseg.evaluation.detection import AnomalyCurve
@@ -24,7 +25,7 @@ MOST_PIXELS = 200_000_000
 MASK_VALUES = {0: 0, 1: 1, IGNORE: IGNORE}
 
 
-def read_scores(path: Path) -> np.ndarray:
+def read_scores(path: Path) -> NDArray:
     """The score map (h w) of a file, in the type it was saved in."""
     read = _READERS.get(path.suffix.lower())
     if read is None:
@@ -44,11 +45,11 @@ def read_scores(path: Path) -> np.ndarray:
     return scores
 
 
-def _read_npy(path: Path) -> np.ndarray:
+def _read_npy(path: Path) -> NDArray:
     return np.array(np.load(path, mmap_mode="r", allow_pickle=False))  # mapped: no memory for a false size
 
 
-def _read_npz(path: Path) -> np.ndarray:
+def _read_npz(path: Path) -> NDArray:
     with zipfile.ZipFile(path) as archive:
         _refuse_large(path, max((entry.file_size for entry in archive.infolist()), default=0) // 8)
     with np.load(path, allow_pickle=False) as archive:
@@ -61,7 +62,7 @@ def _refuse_large(path: Path, pixels: int) -> None:
         raise EvaluationError(f"{path}: {pixels} pixels, at most {MOST_PIXELS} are read; save it in parts")
 
 
-def _read_hdf5(path: Path) -> np.ndarray:
+def _read_hdf5(path: Path) -> NDArray:
     try:
         import h5py
     except ImportError:
@@ -79,7 +80,7 @@ def _read_hdf5(path: Path) -> np.ndarray:
         return np.asarray(chosen)
 
 
-def _read_png(path: Path) -> np.ndarray:
+def _read_png(path: Path) -> NDArray:
     with open_image(path) as image:
         if image.mode in ("P", "RGB", "RGBA", "LA"):
             raise EvaluationError(
@@ -96,7 +97,7 @@ def _only(path: Path, names: list[str]) -> str:
     return names[0]
 
 
-_READERS: dict[str, Callable[[Path], np.ndarray]] = {
+_READERS: dict[str, Callable[[Path], NDArray]] = {
     ".npy": _read_npy,
     ".npz": _read_npz,
     ".png": _read_png,
@@ -105,7 +106,7 @@ _READERS: dict[str, Callable[[Path], np.ndarray]] = {
 }
 
 
-def read_mask(path: Path, values: Mapping[int, int] = MASK_VALUES) -> np.ndarray:
+def read_mask(path: Path, values: Mapping[int, int] = MASK_VALUES) -> NDArray[np.uint8]:
     """The mask (h w) uint8 of 0, 1 and IGNORE; ``values`` says what the file's own values stand for."""
     refuse_odd_file(path, EvaluationError)
     try:

@@ -3,6 +3,7 @@
 import colorsys
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 from gmmseg.labels import IGNORE
@@ -23,6 +24,9 @@ _HEAT = (
 _INK, _PAPER = (30, 33, 38), (255, 255, 255)
 _SMALLEST_SCALE = 260  # pixels: narrower, the numbers beneath the bar would run into each other
 
+Scores = NDArray[np.float32] | NDArray[np.float64]
+"""Numbers that are shown as colours."""
+
 
 def default_colours(num_classes: int) -> Colours:
     """Distinct colours for classes that brought none: hues a golden angle apart, in three brightnesses."""
@@ -31,14 +35,14 @@ def default_colours(num_classes: int) -> Colours:
     return tuple((round(r * 255), round(g * 255), round(b * 255)) for r, g, b in rgb)
 
 
-def label_picture(labels: np.ndarray, colours: Colours) -> Image.Image:
+def label_picture(labels: NDArray[np.uint8], colours: Colours) -> Image.Image:
     """Labels (h w) uint8 as a palette image: its indices are the labels, its palette the colours."""
     picture = Image.fromarray(labels)
     picture.putpalette(palette(colours).flatten().tolist())
     return picture
 
 
-def palette(colours: Colours) -> np.ndarray:
+def palette(colours: Colours) -> NDArray[np.uint8]:
     """The colour of every label value, (256 3) uint8; those that are no class, like IGNORE, are black."""
     table = np.zeros((IGNORE + 1, 3), dtype=np.uint8)
     table[: len(colours)] = colours
@@ -46,10 +50,10 @@ def palette(colours: Colours) -> np.ndarray:
 
 
 def overlay(
-    pixels: np.ndarray,
-    labels: np.ndarray,
+    pixels: NDArray[np.uint8],
+    labels: NDArray[np.uint8],
     colours: Colours,
-    unknown: np.ndarray | None = None,
+    unknown: NDArray[np.bool] | None = None,
     *,
     opacity: float = 0.5,
 ) -> Image.Image:
@@ -60,18 +64,18 @@ def overlay(
     return Image.fromarray(mixed.round().astype(np.uint8))
 
 
-def _stripes(height: int, width: int) -> np.ndarray:
+def _stripes(height: int, width: int) -> NDArray[np.bool]:
     """Diagonal stripes (h w) bool, as wide as the image is large."""
     period = max(4, min(height, width) // 25)
     return (np.arange(height)[:, None] + np.arange(width)) % period < period // 2
 
 
-def mask_picture(mask: np.ndarray) -> Image.Image:
+def mask_picture(mask: NDArray[np.bool]) -> Image.Image:
     """Mask (h w) bool as an 8-bit image: 255 where true, 0 elsewhere."""
     return Image.fromarray(mask.astype(np.uint8) * 255)
 
 
-def heat_colours(values: np.ndarray, low: float, high: float) -> np.ndarray:
+def heat_colours(values: Scores, low: float, high: float) -> NDArray[np.uint8]:
     """Values (...) as colours (... 3) uint8, dark at ``low`` and below, bright at ``high`` and above."""
     anchors = np.array(_HEAT, dtype=np.float32)
     steps = np.linspace(0, len(anchors) - 1, 256)
@@ -80,7 +84,7 @@ def heat_colours(values: np.ndarray, low: float, high: float) -> np.ndarray:
     return table.round().astype(np.uint8)[(share * 255).round().astype(np.uint8)]
 
 
-def heat_limits(anomaly: np.ndarray, threshold: float | None = None) -> tuple[float, float]:
+def heat_limits(anomaly: Scores, threshold: float | None = None) -> tuple[float, float]:
     """The 1st and 99th percentile of the finite scores, stretched to reach ``threshold``.
 
     Stretched so that an image in which nothing is strange looks cold.
@@ -93,7 +97,7 @@ def heat_limits(anomaly: np.ndarray, threshold: float | None = None) -> tuple[fl
     return low, high if threshold is None else max(high, threshold)
 
 
-def heat_map(anomaly: np.ndarray, threshold: float | None = None) -> Image.Image:
+def heat_map(anomaly: Scores, threshold: float | None = None) -> Image.Image:
     """Scores (h w) as colours, at the image's size, above a scale bar with numbers and the threshold."""
     low, high = heat_limits(anomaly, threshold)
     picture = Image.fromarray(heat_colours(anomaly, low, high))

@@ -6,9 +6,11 @@ import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NotRequired, TypedDict
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
@@ -124,13 +126,21 @@ def _outputs(predictor: Predictor, pixels: Tensor, name: str, *, raw: bool) -> I
         yield f"raw/{name}.npz", buffer.getvalue()
 
 
-def _predict(predictor: Predictor, pixels: Tensor, *, posterior: bool) -> dict[str, np.ndarray]:
+class _Arrays(TypedDict):
+    """What a file of raw values holds: labels and anomaly (h w), posterior (c h w)."""
+
+    labels: NDArray[np.uint8]
+    anomaly: NDArray[np.float32]
+    posterior: NotRequired[NDArray[np.float32]]
+
+
+def _predict(predictor: Predictor, pixels: Tensor, *, posterior: bool) -> _Arrays:
     """Labels and anomaly (h w), and when asked for the posterior (c h w), which is large."""
     strips = [
         (strip.labels.cpu(), strip.anomaly.cpu(), strip.posterior.cpu() if posterior else None)
         for strip in predictor.strips(pixels)
     ]
-    arrays = {
+    arrays: _Arrays = {
         "labels": torch.cat([labels for labels, _, _ in strips]).numpy(),
         "anomaly": torch.cat([anomaly for _, anomaly, _ in strips]).numpy(),
     }

@@ -2,17 +2,24 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gmmseg.images import MAX_PIXELS, ImageError, check_pixels
+
+if TYPE_CHECKING:
+    from av.container import InputContainer
+    from av.video.stream import VideoStream
 
 VIDEO_SUFFIXES = frozenset({".mp4", ".m4v", ".mov", ".mkv", ".webm", ".avi", ".mpg", ".mpeg", ".ogv", ".wmv"})
 PRESENT = 0.9
 """A video with less than this share of what its header promises is cut off."""
 
 
-def frames(path: Path, *, max_pixels: int = MAX_PIXELS) -> Iterator[np.ndarray]:
+def frames(path: Path, *, max_pixels: int = MAX_PIXELS) -> Iterator[NDArray[np.uint8]]:
     """The frames of a video one after the other, each (h w 3) uint8 RGB, turned upright.
 
     Frames of more than ``max_pixels`` are an ImageError, and so is, after the frames there are, a video that
@@ -58,13 +65,13 @@ def _check_file(path: Path) -> None:
         raise FileNotFoundError(f"{path}: no such video file")
 
 
-def _stream(container, path: Path):
+def _stream(container: "InputContainer", path: Path) -> "VideoStream":
     if not container.streams.video:
         raise _unreadable(path, "it holds no video")
     return container.streams.video[0]
 
 
-def _seconds_per_frame(stream) -> float:
+def _seconds_per_frame(stream: "VideoStream") -> float:
     return float(1 / stream.average_rate) if stream.average_rate else 0.0
 
 
@@ -72,7 +79,7 @@ def _unreadable(path: Path, reason: str) -> ImageError:
     return ImageError(path, reason, kind="video")
 
 
-def _pyav(path: Path):
+def _pyav(path: Path) -> ModuleType:
     try:
         import av
     except ImportError as error:

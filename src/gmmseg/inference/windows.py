@@ -251,7 +251,7 @@ def rows_at(maps: Maps, size: tuple[int, int]) -> Iterator[Maps]:
         yield maps.map(partial(upsampled_rows, size=size, rows=slice(top, min(top + rows, height))))
 
 
-def upsampled_rows(maps: Tensor, size: tuple[int, int], rows: slice) -> Tensor:
+def upsampled_rows(maps: Tensor, size: tuple[int, int], rows: "slice[int]") -> Tensor:
     """Some of the rows of ``upsample(maps, size)``, without the others: (b c rows w)."""
     height = maps.shape[-2]
     wanted = torch.arange(rows.start, rows.stop, device=maps.device)

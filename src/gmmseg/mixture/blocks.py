@@ -7,7 +7,7 @@ quicker than to compute the densities again. (The logits at the labels' resoluti
 per class and point.)
 """
 
-from typing import Any
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -49,9 +49,19 @@ def _full_precision(points: Tensor) -> torch.autocast:
     return torch.autocast(points.device.type, enabled=False)
 
 
+class AutogradContext(Protocol):
+    """What torch hands to both halves of an autograd function: the first keeps tensors for the second."""
+
+    needs_input_grad: tuple[bool, ...]
+
+    @property
+    def saved_tensors(self) -> tuple[Tensor, ...]: ...
+    def save_for_backward(self, *tensors: Tensor | None) -> None: ...
+
+
 class _Evidence(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, points: Tensor, weight: Tensor, bias: Tensor, winner: bool) -> Tensor:
+    def forward(ctx: AutogradContext, points: Tensor, weight: Tensor, bias: Tensor, winner: bool) -> Tensor:
         k, c, _ = weight.shape
         flat_weight, flat_bias = weight.flatten(0, 1), bias.flatten()
         evidence = points.new_empty(len(points), c)
@@ -79,7 +89,7 @@ class _Evidence(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, None, None, None]:
+    def backward(ctx: AutogradContext, gradient: Tensor) -> tuple[Tensor | None, None, None, None]:
         points, flat_weight, kept, totals = ctx.saved_tensors
         result = torch.empty_like(points)
         with _full_precision(points):
@@ -91,7 +101,7 @@ class _Evidence(torch.autograd.Function):
 
 class _Total(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, points: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    def forward(ctx: AutogradContext, points: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         flat_weight, flat_bias = weight.flatten(0, 1), bias.flatten()
         total = points.new_empty(len(points))
         for rows in _blocks(points, len(flat_bias)):
@@ -102,7 +112,7 @@ class _Total(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, None, None]:
+    def backward(ctx: AutogradContext, gradient: Tensor) -> tuple[Tensor | None, None, None]:
         points, flat_weight, flat_bias, total = ctx.saved_tensors
         result = torch.empty_like(points)
         with _full_precision(points):
@@ -119,7 +129,7 @@ def _gradient_of_points(of_densities: Tensor, flat_weight: Tensor, points: Tenso
     torch.addcmul(of_point, points, of_square, value=2.0, out=out)
 
 
-def _blocks(points: Tensor, width: int) -> list[slice]:
+def _blocks(points: Tensor, width: int) -> "list[slice[int]]":
     """Slices of points whose densities, ``width`` per point, fit the cache."""
     budget = _BLOCK_ELEMENTS if points.device.type == "cpu" else _BLOCK_ELEMENTS_ACCELERATOR
     rows = max(1, budget // width)

@@ -5,7 +5,7 @@ must be followed while the network learns.
 """
 
 import math
-from typing import Any, ClassVar, Protocol
+from typing import ClassVar, Protocol, TypedDict
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,14 @@ LEAST_VARIANCE = 1e-6
 """Least mean variance within classes that is believed: a batch of single points shows none at all."""
 LENGTH_TOLERANCE = 0.01
 """How far from one the length of a point on the sphere may be; bfloat16 rounds by less than half of it."""
+
+
+class FollowerState(TypedDict, total=False):
+    """What a follower has learned; empty where coordinates do not change."""
+
+    batches: int
+    centre: Tensor
+    covariance: Tensor
 
 
 class Follower(Protocol):
@@ -31,9 +39,9 @@ class Follower(Protocol):
         which earlier batches are forgotten.
         """
 
-    def state_dict(self) -> dict[str, Any]: ...
+    def state_dict(self) -> FollowerState: ...
 
-    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+    def load_state_dict(self, state: FollowerState) -> None: ...
 
 
 class Coordinates(nn.Module):
@@ -218,10 +226,10 @@ class FixedCoordinates:
     ) -> Tensor:
         return points
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> FollowerState:
         return {}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: FollowerState) -> None:
         """Nothing is kept, so there is nothing to load."""
 
 
@@ -240,10 +248,10 @@ class CovarianceFollower:
         self.coordinates.whiten_(self.within, self.shrinkage)
         return self.coordinates(features)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> FollowerState:
         return self.within.state_dict()
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: FollowerState) -> None:
         self.within.load_state_dict(state)
 
 
@@ -282,10 +290,10 @@ class WithinClassCovariance:
         self.centre.lerp_((share[:, None] * totals).sum(0).to(self.centre), rate)
         self.covariance.lerp_((offsets.T @ offsets).to(self.covariance), rate)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> FollowerState:
         return {"batches": self.batches, "centre": self.centre.clone(), "covariance": self.covariance.clone()}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: FollowerState) -> None:
         self.batches = state["batches"]
         self.centre.copy_(state["centre"])
         self.covariance.copy_(state["covariance"])

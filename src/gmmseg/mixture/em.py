@@ -1,7 +1,7 @@
 """EM as an optimizer: stepped beside AdamW, it moves the mixtures, and nothing else does."""
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple, NotRequired, TypedDict
 
 import torch
 from torch import Tensor
@@ -9,6 +9,7 @@ from torch import Tensor
 from gmmseg.distributed import gather_rows, rows_before, sum_over_processes
 from gmmseg.labels import IGNORE
 from gmmseg.mixture.class_batch import ClassBatch, ClassLayout
+from gmmseg.mixture.coordinates import FollowerState
 from gmmseg.mixture.em_settings import DEFAULT, EMSettings
 from gmmseg.mixture.gaussian import own_log_density
 from gmmseg.mixture.memory import DecayedStatistics, FeatureQueue, Memory, Moments
@@ -30,6 +31,32 @@ class _Chosen(NamedTuple):
     points: Tensor
     labels: Tensor
     shares: Tensor | None = None
+
+
+class Diagnostics(TypedDict):
+    """The health of a mixture as plain numbers; `OnlineEM.diagnostics` says what they mean."""
+
+    occupancy: float
+    separation: float
+    fill: float
+    collapsed: int
+    starved: int
+    unseen: list[int]
+    log_likelihood: float
+
+
+class EMState(TypedDict):
+    """What `OnlineEM.step` needs to continue exactly."""
+
+    steps: int
+    seed: int
+    updates: Tensor
+    labels_seen: Tensor
+    log_likelihood: Tensor
+    memory: dict[str, Tensor]
+    follower: FollowerState
+    spread: NotRequired[FollowerState]
+    """Where earlier versions wrote what is now under ``follower``."""
 
 
 class OnlineEM:
@@ -280,7 +307,7 @@ class OnlineEM:
         return distances + torch.diag(torch.full_like(means[0, :, 0], torch.inf))
 
     @torch.no_grad()
-    def diagnostics(self) -> dict[str, Any]:
+    def diagnostics(self) -> Diagnostics:
         """The health of the mixture as plain numbers.
 
         ``occupancy``: least share of its class's points that any component was given, times k (1 = even),
@@ -305,7 +332,7 @@ class OnlineEM:
             "log_likelihood": float(self.log_likelihood),
         }
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> EMState:
         """Everything `step` needs to continue exactly; the mixture itself is saved with the model."""
         return {
             "steps": self.steps,
@@ -317,7 +344,7 @@ class OnlineEM:
             "follower": self.follower.state_dict(),
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: EMState) -> None:
         if state["updates"].shape != self.updates.shape:
             raise ValueError(
                 f"the saved EM state is of {tuple(state['updates'].shape)} (classes, components), "

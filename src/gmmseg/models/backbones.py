@@ -1,15 +1,25 @@
 """The door to timm: its networks as multi-scale feature extractors."""
 
 import warnings
-from typing import Any
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor, nn
 
+from gmmseg.json_tree import JSON
 from gmmseg.models.hub import WEIGHTS_INSTEAD, HubError, fetching
 from gmmseg.models.names import meant
 from gmmseg.models.packaged import INSTALL, PACKAGED, packaged_weights
 from gmmseg.models.weights import load_backbone
+
+if TYPE_CHECKING:
+    from timm.models import FeatureInfo
+
+    class TimmNetwork(nn.Module):
+        """What networks have that timm makes with ``features_only``, and its annotations do not say."""
+
+        feature_info: FeatureInfo
+        pretrained_cfg: JSON
 
 
 class TimmBackbone(nn.Module):
@@ -26,7 +36,7 @@ class TimmBackbone(nn.Module):
         *,
         out_indices: tuple[int, ...],
         weights: str | None = None,
-        options: dict[str, Any] | None = None,
+        options: JSON | None = None,
     ) -> None:
         super().__init__()
         refuse_unknown(name)
@@ -52,12 +62,13 @@ def refuse_unknown(name: str) -> None:
         raise ValueError(f"timm has no model {name!r}; timm.list_models() lists those it has{near}")
 
 
-def _network(name: str, weights: str | None, options: dict[str, Any]) -> Any:
+def _network(name: str, weights: str | None, options: JSON) -> "TimmNetwork":
     """timm's network as a feature extractor, with the weights that `TimmBackbone` describes."""
     import timm
 
-    def create(pretrained: bool) -> Any:
-        return timm.create_model(name, features_only=True, pretrained=pretrained, **options)
+    def create(pretrained: bool) -> "TimmNetwork":
+        network = timm.create_model(name, features_only=True, pretrained=pretrained, **options)
+        return cast("TimmNetwork", network)
 
     if weights != "pretrained":
         net = create(False)
@@ -111,11 +122,11 @@ def _quarters(depth: int) -> tuple[int, ...]:
     return tuple(sorted({max(1, round(depth * part / 4)) - 1 for part in (1, 2, 3, 4)}))
 
 
-def _size_options(name: str) -> dict[str, Any]:
+def _size_options(name: str) -> JSON:
     """What timm's network must be told in order to take images of any size: nothing, mostly."""
     import timm
 
-    choices: tuple[dict[str, Any], ...] = ({"strict_img_size": False}, {"dynamic_img_size": True})
+    choices: tuple[JSON, ...] = ({"strict_img_size": False}, {"dynamic_img_size": True})
     for options in choices:
         try:
             with torch.device("meta"):
@@ -126,14 +137,14 @@ def _size_options(name: str) -> dict[str, Any]:
     return {}
 
 
-def _feature_reductions(name: str, options: dict[str, Any]) -> list[int]:
+def _feature_reductions(name: str, options: JSON) -> list[int]:
     """Strides of all the maps a timm network has; ValueError where it has none."""
     import timm
 
     try:
         with torch.device("meta"):
-            network: Any = timm.create_model(name, features_only=True, **options)
-        return [each["reduction"] for each in network.feature_info.info]
+            network = timm.create_model(name, features_only=True, **options)
+        return [each["reduction"] for each in cast("TimmNetwork", network).feature_info.info]
     except (RuntimeError, AttributeError, KeyError, TypeError, AssertionError) as error:
         raise ValueError(
             f"timm's {name} gives no feature maps, so it cannot segment ({str(error)[:120]}); "

@@ -8,11 +8,11 @@ import json
 from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any
 
 import gmmseg
 from gmmseg.atomic import write_bytes
 from gmmseg.bounds import Count, Positive, Share, Text, broken_rule, check_bounds, shown
+from gmmseg.json_tree import JSON, Value
 from gmmseg.models.weights import WeightsError
 
 CALIBRATION_FILE = "calibration.json"
@@ -131,7 +131,7 @@ def _reason(error: Exception) -> str:
     return f"not valid JSON ({error})" if broken else str(error)
 
 
-def _from_tree(tree: Any) -> Calibration:
+def _from_tree(tree: object) -> Calibration:
     """The Calibration of what calibration.json holds."""
     values = _entries(tree, Calibration, "it", also=("library", "format"))
     if values.pop("library") != "gmmseg":
@@ -150,7 +150,7 @@ def _from_tree(tree: Any) -> Calibration:
     return Calibration(**values)
 
 
-def _entries(tree: Any, kind: type, where: str, also: tuple[str, ...] = ()) -> dict[str, Any]:
+def _entries(tree: object, kind: type, where: str, also: tuple[str, ...] = ()) -> JSON:
     """The entries of a JSON object, which must be the fields of ``kind``; those with a default may lack."""
     if not isinstance(tree, dict):
         raise ValueError(f"{where} must be an object, got {shown(tree)}")
@@ -164,7 +164,7 @@ def _entries(tree: Any, kind: type, where: str, also: tuple[str, ...] = ()) -> d
     return dict(tree)
 
 
-def calibration_of_format_1(config: Mapping[str, Any], weights: str) -> Calibration | None:
+def calibration_of_format_1(config: Mapping[str, Value], weights: str) -> Calibration | None:
     """What config.json of format 1 says itself of ``weights``; None where nothing was found yet."""
     threshold, typical = config.get("threshold"), config.get("typical")
     temperature = config.get("temperature", 1.0)

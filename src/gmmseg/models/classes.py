@@ -3,13 +3,13 @@
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from gmmseg.models.heads import HeadSettings
 from gmmseg.models.pretrained import from_recipe
+from gmmseg.models.recipe import Recipe
 from gmmseg.models.segmenter import Segmenter
 from gmmseg.models.weights import listed
 
@@ -50,7 +50,7 @@ def adapt(segmenter: Segmenter, wanted: Wanted, origin: str) -> Segmenter:
     head = asdict(wanted.settings)
     if not same or recipe.get("head") != head:
         names = wanted.names or (segmenter.label_names if same else None)
-        changed = {
+        changed: Recipe = {
             **with_classes(recipe, names or tuple(f"class {i}" for i in range(len(rows)))),
             "head": head,
         }
@@ -97,13 +97,13 @@ def _tell(message: str) -> None:
     warnings.warn(message, stacklevel=4)
 
 
-def with_classes(recipe: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+def with_classes(recipe: Recipe, names: Sequence[str]) -> Recipe:
     """The recipe of the same network made for the classes ``names`` from the start."""
     change = _CHANGES.get(str(recipe.get("source")), lambda recipe, names: {})
     return {**recipe, **change(recipe, names), "num_classes": len(names)}
 
 
-def _change_transformers(recipe: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+def _change_transformers(recipe: Recipe, names: Sequence[str]) -> Recipe:
     labels = {str(place): name for place, name in enumerate(names)}
     config = {
         **recipe["config"],
@@ -114,7 +114,7 @@ def _change_transformers(recipe: Mapping[str, Any], names: Sequence[str]) -> dic
     return {"config": config}
 
 
-_CHANGES: dict[str, Callable[[Mapping[str, Any], Sequence[str]], dict[str, Any]]] = {
+_CHANGES: dict[str, Callable[[Recipe, Sequence[str]], Recipe]] = {
     "transformers": _change_transformers,
     "smp": lambda recipe, names: {"config": {**recipe["config"], "classes": len(names)}},
     "torchvision": lambda recipe, names: {"classes": len(names)},

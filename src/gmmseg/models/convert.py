@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +11,11 @@ from torch import Tensor, nn
 from gmmseg.models.fcn import auxiliary_head
 from gmmseg.models.features import IMAGENET_MEAN, IMAGENET_STD, FeatureExtractor, Features
 from gmmseg.models.heads import GMMHead, HeadSettings, SoftmaxHead, head_settings, make_head
+from gmmseg.models.recipe import Recipe
 from gmmseg.models.segmenter import Segmenter
+
+if TYPE_CHECKING:
+    from transformers import Mask2FormerForUniversalSegmentation, PreTrainedModel
 
 Triple = tuple[float, float, float]
 Found = TypeVar("Found")
@@ -28,7 +32,7 @@ class Dissection:
     features: FeatureExtractor
     classifier: nn.Module
     num_classes: int
-    source: dict[str, Any]
+    source: Recipe
     auxiliary_heads: tuple[nn.Module, ...] = ()
 
 
@@ -70,10 +74,17 @@ def _converted(
     if type(shared).__name__ == "Mask2FormerForUniversalSegmentation":
         from gmmseg.models.masks import convert_mask2former
 
-        return convert_mask2former(shared, settings, num_classes, mean, std)
+        mask2former = cast("Mask2FormerForUniversalSegmentation", shared)
+        return convert_mask2former(mask2former, settings, num_classes, mean, std)
     parts = dissect(shared, classifier)
     classes = num_classes or parts.num_classes
-    recipe = {**parts.source, "num_classes": classes, "head": asdict(settings), "mean": mean, "std": std}
+    recipe: Recipe = {
+        **parts.source,
+        "num_classes": classes,
+        "head": asdict(settings),
+        "mean": mean,
+        "std": std,
+    }
     return Segmenter(
         parts.features,
         _head(parts, settings, classes),
@@ -94,7 +105,7 @@ def _label_names(model: nn.Module, num_classes: int) -> tuple[str, ...] | None:
 
 def share_weights(model: nn.Module) -> nn.Module:
     """A copy of the modules of ``model`` that holds the very same parameters and buffers."""
-    memo: dict[int, Any] = {id(tensor): tensor for tensor in [*model.parameters(), *model.buffers()]}
+    memo: dict[int, object] = {id(tensor): tensor for tensor in [*model.parameters(), *model.buffers()]}
     return copy.deepcopy(model, memo)
 
 
@@ -106,7 +117,7 @@ def dissect(model: nn.Module, classifier: str | None) -> Dissection:
     if "transformers" in libraries:
         from gmmseg.models.huggingface import dissect_transformers
 
-        return dissect_transformers(model)
+        return dissect_transformers(cast("PreTrainedModel", model))
     if "segmentation_models_pytorch" in libraries:
         from gmmseg.models.smp import dissect_smp
 
@@ -128,7 +139,7 @@ def layer_names(model: nn.Module) -> list[str]:
     ]
 
 
-def dissect_at(model: nn.Module, name: str, source: dict[str, Any]) -> Dissection:
+def dissect_at(model: nn.Module, name: str, source: Recipe) -> Dissection:
     """Take ``model`` apart at the layer called ``name``: features are whatever that layer is given."""
     try:
         layer = model.get_submodule(name)
@@ -244,7 +255,7 @@ def freeze_unused(features: FeatureExtractor) -> None:
                 setattr(module, name, nn.Parameter(parameter.detach(), requires_grad=False))
 
 
-def _tensors(maps: Any) -> Iterator[Tensor]:
+def _tensors(maps: Tensor | tuple[Tensor, ...] | Features) -> Iterator[Tensor]:
     """The tensors of nested tuples."""
     if isinstance(maps, Tensor):
         yield maps

@@ -1,11 +1,12 @@
 """Classifiers on features: the generative head and its honest twin, a softmax classifier."""
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 from torch import Tensor, nn
 
 from gmmseg.bounds import Count, Positive, check_bounds
+from gmmseg.json_tree import JSON
 from gmmseg.mixture import ClassMixture, DiscriminativeMixture, make_coordinates, make_link
 from gmmseg.models.outputs import SegmenterOutput
 
@@ -80,7 +81,7 @@ _OLD_PROJECTIONS = {
 """What the words for ``projection`` meant while it also said the coordinates."""
 
 
-def present_words(settings: dict[str, Any]) -> dict[str, Any]:
+def present_words(settings: JSON) -> JSON:
     """Stored head settings in the words of this version.
 
     Settings with a projection and without coordinates were written by an earlier version, whose projection

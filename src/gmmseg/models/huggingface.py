@@ -2,15 +2,33 @@
 
 import json
 import warnings
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from torch import Tensor, nn
 
+from gmmseg.json_tree import JSON, Value
 from gmmseg.models.convert import ConversionError, Dissection, Triple, dissect_at
 from gmmseg.models.features import IMAGENET_MEAN, IMAGENET_STD, FeatureExtractor, Features
 from gmmseg.models.hub import WEIGHTS_INSTEAD, fetching
+from gmmseg.models.recipe import Recipe
 from gmmseg.models.weights import WeightsError, listed, read_weights
+
+if TYPE_CHECKING:
+    from transformers import (
+        Mask2FormerForUniversalSegmentation,
+        PreTrainedModel,
+        SegformerForSemanticSegmentation,
+        SegformerModel,
+        SwinConfig,
+        UperNetForSemanticSegmentation,
+    )
+
+LoadingReport = Mapping[str, Collection[object]]
+"""What transformers has found to be missing, of another shape or left over: names of tensors."""
+Network = TypeVar("Network", bound="PreTrainedModel")
 
 # depths of the four stages, their widths, width of the decoder
 MIT_SIZES: dict[str, tuple[list[int], list[int], int]] = {
@@ -27,11 +45,13 @@ STAGES = ["stage1", "stage2", "stage3", "stage4"]
 class SegformerFeatures(FeatureExtractor):
     """transformers' SegFormer up to, and without, its classifier (stride 4)."""
 
-    def __init__(self, model: Any) -> None:
+    backbone: "PreTrainedModel"
+
+    def __init__(self, model: "SegformerForSemanticSegmentation") -> None:
         super().__init__()
         self.backbone = model.segformer
         self.decoder = model.decode_head
-        self.decoder.classifier = nn.Identity()
+        self.decoder.classifier = nn.Identity()  # type: ignore[assignment]
         self.out_channels = model.config.decoder_hidden_size
         self.stride = model.config.strides[0]
 
@@ -44,13 +64,14 @@ class UperNetFeatures(FeatureExtractor):
     """transformers' UPerNet up to, and without, its classifier; the third stage serves the auxiliary head."""
 
     stride = 4
+    backbone: "PreTrainedModel"
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: "UperNetForSemanticSegmentation") -> None:
         super().__init__()
         self.backbone = model.backbone
         self.decoder = model.decode_head
         self.out_channels = model.decode_head.classifier.in_channels
-        self.decoder.classifier = nn.Identity()
+        self.decoder.classifier = nn.Identity()  # type: ignore[assignment]
         if model.auxiliary_head is not None:
             self.auxiliary_channels = (model.backbone.channels[2],)
 
@@ -59,7 +80,7 @@ class UperNetFeatures(FeatureExtractor):
         return Features(self.decoder(maps), (maps[2],) if self.auxiliary_channels else ())
 
 
-def with_weights(backbone: Any, weights: str | None, published: str) -> Any:
+def with_weights(backbone: "Network", weights: str | None, published: str) -> "Network":
     """``backbone`` itself (None), or one like it from the hub ("pretrained"), a local folder or a file."""
     if weights is None:
         return backbone
@@ -71,26 +92,28 @@ def with_weights(backbone: Any, weights: str | None, published: str) -> Any:
     return load_state(backbone, read_weights(weights), weights)
 
 
-def freeze_final_norm(backbone: Any) -> Any:
+def freeze_final_norm(backbone: "Network") -> "Network":
     """``backbone``, its final norm frozen if it is a Swin.
 
     No map passes through that norm, and parameters that no gradient reaches stop distributed training.
     """
-    if hasattr(backbone, "swin"):
-        backbone.swin.layernorm.requires_grad_(False)
+    swin = dict(backbone.named_children()).get("swin")
+    if swin is not None:
+        swin.get_submodule("layernorm").requires_grad_(False)
     return backbone
 
 
-def load_state(model: Any, state: dict[str, Tensor], origin: str) -> Any:
+def load_state(model: "Network", state: dict[str, Tensor], origin: str) -> "Network":
     """A model like ``model`` with the tensors of ``state``, named as any version of transformers does."""
     return _reported(model, None, state, origin)
 
 
-def _reported(model: Any, place: str | None, state: dict[str, Tensor] | None, origin: str) -> Any:
+def _reported(model: "Network", place: str | None, state: dict[str, Tensor] | None, origin: str) -> "Network":
     """Let transformers load; what it reports as missing is an error, what it left over a warning."""
-    loaded, report = type(model).from_pretrained(
+    found = type(model).from_pretrained(
         place, config=model.config, state_dict=state, ignore_mismatched_sizes=True, output_loading_info=True
     )
+    loaded, report = cast("tuple[Network, LoadingReport]", found)
     faults = sorted(map(str, [*report["missing_keys"], *report["mismatched_keys"]]))
     # Swin's backbone adds norms that no classification checkpoint has; they start afresh.
     faults = [name for name in faults if not name.startswith("hidden_states_norms.")]
@@ -98,8 +121,9 @@ def _reported(model: Any, place: str | None, state: dict[str, Tensor] | None, or
         raise WeightsError(
             f"{origin} does not fit {type(model).__name__}, missing or of another shape{listed(faults)}"
         )
-    if report["unexpected_keys"]:
-        warnings.warn(f"{origin}: tensors not used{listed(sorted(report['unexpected_keys']))}", stacklevel=3)
+    unused = sorted(map(str, report["unexpected_keys"]))
+    if unused:
+        warnings.warn(f"{origin}: tensors not used{listed(unused)}", stacklevel=3)
     return loaded
 
 
@@ -111,7 +135,7 @@ def segformer(depths: list[int], widths: list[int], decoder: int) -> SegformerFe
     return SegformerFeatures(SegformerForSemanticSegmentation(config))
 
 
-def segformer_model(sizes: dict[str, Any]) -> Any:
+def segformer_model(sizes: JSON) -> "SegformerModel":
     """SegFormer's backbone alone, with random weights, from the fields of its configuration."""
     from transformers import SegformerConfig, SegformerModel
 
@@ -125,7 +149,7 @@ def mit_segformer(size: str, weights: str | None) -> SegformerFeatures:
     return features
 
 
-def swin_config(width: int, depths: list[int], heads: list[int], window: int) -> Any:
+def swin_config(width: int, depths: list[int], heads: list[int], window: int) -> "SwinConfig":
     """A Swin transformer that gives the maps of all four stages."""
     from transformers import SwinConfig
 
@@ -134,7 +158,7 @@ def swin_config(width: int, depths: list[int], heads: list[int], window: int) ->
 
 
 def swin_upernet(
-    swin: Any, weights: str | None, *, published: str = "", channels: int = 512
+    swin: "SwinConfig", weights: str | None, *, published: str = "", channels: int = 512
 ) -> UperNetFeatures:
     """UPerNet over a Swin transformer. ``published`` names the weights on the hub that "pretrained" means."""
     from transformers import UperNetConfig, UperNetForSemanticSegmentation
@@ -145,43 +169,46 @@ def swin_upernet(
     return features
 
 
-def swin_mask2former(swin: Any, num_classes: int, weights: str | None, *, published: str = "") -> Any:
+def swin_mask2former(
+    swin: "SwinConfig", num_classes: int, weights: str | None, *, published: str = ""
+) -> "Mask2FormerForUniversalSegmentation":
     """transformers' Mask2Former over a Swin transformer, with its own class predictor still in place."""
     from transformers import Mask2FormerConfig, Mask2FormerForUniversalSegmentation
 
-    config: Any = Mask2FormerConfig(backbone_config=swin)
+    config = Mask2FormerConfig(backbone_config=swin)
     config.num_labels = num_classes
-    model: Any = Mask2FormerForUniversalSegmentation(config)
+    model = Mask2FormerForUniversalSegmentation(config)
     pixels = model.model.pixel_level_module
     pixels.encoder = freeze_final_norm(with_weights(pixels.encoder, weights, published))
     return model
 
 
-def dissect_transformers(model: Any) -> Dissection:
+def dissect_transformers(model: "PreTrainedModel") -> Dissection:
     """SegFormer and UPerNet by their parts; any other semantic segmentation model at its one classifier."""
-    source = {"source": "transformers", "class": type(model).__name__, "config": config_of(model)}
+    source: Recipe = {"source": "transformers", "class": type(model).__name__, "config": config_of(model)}
     if type(model).__name__ == "SegformerForSemanticSegmentation":
-        classifier = model.decode_head.classifier
-        return Dissection(SegformerFeatures(model), classifier, classifier.out_channels, source)
+        segformer = cast("SegformerForSemanticSegmentation", model)
+        classifier = segformer.decode_head.classifier
+        return Dissection(SegformerFeatures(segformer), classifier, classifier.out_channels, source)
     if type(model).__name__ == "UperNetForSemanticSegmentation":
-        classifier = model.decode_head.classifier
-        return Dissection(
-            UperNetFeatures(model), classifier, classifier.out_channels, source, _upernet_auxiliary(model)
-        )
+        upernet = cast("UperNetForSemanticSegmentation", model)
+        classifier = upernet.decode_head.classifier
+        auxiliary = _upernet_auxiliary(upernet)
+        return Dissection(UperNetFeatures(upernet), classifier, classifier.out_channels, source, auxiliary)
     return dissect_at(model, _only_classifier(model), source)
 
 
-def config_of(model: Any) -> dict[str, Any]:
+def config_of(model: "PreTrainedModel") -> JSON:
     """The model's configuration as plain data."""
     return json.loads(model.config.to_json_string(use_diff=False))
 
 
-def _upernet_auxiliary(model: Any) -> tuple[nn.Module, ...]:
+def _upernet_auxiliary(model: "UperNetForSemanticSegmentation") -> tuple[nn.Module, ...]:
     head = model.auxiliary_head
     return () if head is None else (nn.Sequential(head.convs, head.classifier),)
 
 
-def _only_classifier(model: Any) -> str:
+def _only_classifier(model: "PreTrainedModel") -> str:
     """The one convolution with as many outputs as there are labels, auxiliary heads aside."""
     names = [
         name
@@ -207,15 +234,16 @@ def _outermost(model: nn.Module, name: str) -> str:
     return name
 
 
-def rebuild_transformers(source: dict[str, Any]) -> nn.Module:
+def rebuild_transformers(source: Recipe) -> nn.Module:
     """The network a recipe describes, with random weights."""
     import transformers
 
     kind = _segmenter_class(transformers, source["class"])
+    assert kind.config_class is not None
     return kind(kind.config_class.from_dict(_without_downloads(source["config"])))
 
 
-def _without_downloads(config: Any) -> Any:
+def _without_downloads(config: Value) -> Value:
     """A configuration, and those inside it, that start their backbones from random weights."""
     if isinstance(config, list):
         return [_without_downloads(each) for each in config]
@@ -225,7 +253,7 @@ def _without_downloads(config: Any) -> Any:
     return inside | {"use_pretrained_backbone": False} if inside.get("use_pretrained_backbone") else inside
 
 
-def _segmenter_class(transformers: Any, name: str) -> Any:
+def _segmenter_class(transformers: ModuleType, name: str) -> "type[PreTrainedModel]":
     if not name.endswith(("ForSemanticSegmentation", "ForUniversalSegmentation")):
         raise ValueError(f"{name!r} is not a segmentation model of transformers")
     kind = getattr(transformers, name, None)
@@ -234,7 +262,7 @@ def _segmenter_class(transformers: Any, name: str) -> Any:
     return kind
 
 
-def open_transformers(place: str, config: dict[str, Any]) -> nn.Module:
+def open_transformers(place: str, config: JSON) -> nn.Module:
     """The segmentation network of transformers in the folder, or under the hub's name, ``place``.
 
     ``config``: what its config.json says. Tensors that the network needs and the file lacks are an error.
@@ -249,14 +277,15 @@ def open_transformers(place: str, config: dict[str, Any]) -> nn.Module:
             f"{place}: {error}; give one whose config.json names a ...ForSemanticSegmentation, or "
             "Mask2Former, as its architecture"
         ) from error
-    model, report = kind.from_pretrained(place, output_loading_info=True)
+    found = kind.from_pretrained(place, output_loading_info=True)
+    model, report = cast("tuple[PreTrainedModel, LoadingReport]", found)
     missing = sorted(map(str, [*report["missing_keys"], *report["mismatched_keys"]]))
     if missing:
         raise WeightsError(f"{place}: its weights lack{listed(missing)}; fetch or write it again")
     return model.float()
 
 
-def normalisation(preprocessor: dict[str, Any]) -> tuple[Triple, Triple]:
+def normalisation(preprocessor: JSON) -> tuple[Triple, Triple]:
     """Mean and std that a preprocessor_config.json tells, ImageNet's where it tells none."""
     if preprocessor.get("do_flip_channel_order"):
         warnings.warn(

@@ -1,7 +1,6 @@
 """A light decoder over any timm backbone: ``timm:resnet50``, ``timm:vit_small_patch14_dinov2@2,5,8,11``."""
 
 from dataclasses import asdict
-from typing import Any
 
 import torch
 
@@ -10,6 +9,7 @@ from gmmseg.models.convert import freeze_unused
 from gmmseg.models.features import FeatureExtractor
 from gmmseg.models.heads import HeadSettings, present_words
 from gmmseg.models.pyramid import PyramidFeatures
+from gmmseg.models.recipe import Recipe
 from gmmseg.models.segmenter import Segmenter
 from gmmseg.models.vit import ViTFeatures
 from gmmseg.models.zoo import assemble
@@ -22,11 +22,11 @@ def build_light(name: str, num_classes: int, settings: HeadSettings, weights: st
     """
     backbone, at, blocks = name.partition("@")
     features = light_features(light_backbone(backbone, _blocks(name, blocks) if at else None, weights))
-    recipe = {"source": "timm", "name": name, "num_classes": num_classes, "head": asdict(settings)}
+    recipe: Recipe = {"source": "timm", "name": name, "num_classes": num_classes, "head": asdict(settings)}
     return assemble(features, num_classes, settings, recipe)
 
 
-def rebuild_light(recipe: dict[str, Any]) -> Segmenter:
+def rebuild_light(recipe: Recipe) -> Segmenter:
     """The segmenter a recipe of `build_light` describes, with random weights."""
     return build_light(
         recipe["name"], recipe["num_classes"], HeadSettings(**present_words(recipe["head"])), None

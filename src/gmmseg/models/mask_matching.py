@@ -3,20 +3,41 @@
 import copy
 from collections.abc import Collection
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Protocol, cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from gmmseg.labels import IGNORE
 from gmmseg.mixture import OnlineEM
 from gmmseg.models.outputs import MaskOutput
 from gmmseg.models.pairing import LabelledPoints, PairedOutput
 
+if TYPE_CHECKING:
+    from transformers import Mask2FormerForUniversalSegmentation
+
 Match = list[tuple[Tensor, Tensor]]
 """Per image: indices (t) of queries, and of the labelled masks they stand for."""
 
 _NAMES = {"posterior": "loss_cross_entropy", "mask": "loss_mask", "dice": "loss_dice"}
+
+
+class Criterion(Protocol):
+    """Mask2Former's matching and losses, as far as they are used here; a module of transformers.
+
+    Masks are (t q h w) and those of labels (t' H W) per image, logits (t q c+1), classes (t') per image.
+    """
+
+    weight_dict: dict[str, float]
+    eos_coef: float
+
+    def matcher(
+        self, masks: Tensor, logits: Tensor, label_masks: list[Tensor], classes: list[Tensor], /
+    ) -> Match: ...
+    def loss_masks(
+        self, masks: Tensor, label_masks: list[Tensor], match: Match, count: Tensor, /
+    ) -> dict[str, Tensor]: ...
+    def loss_labels(self, logits: Tensor, classes: list[Tensor], match: Match, /) -> dict[str, Tensor]: ...
 
 
 class PairedMasks(PairedOutput):
@@ -28,7 +49,7 @@ class PairedMasks(PairedOutput):
 
     output: MaskOutput
 
-    def __init__(self, output: MaskOutput, labels: Tensor, criterion: Any) -> None:
+    def __init__(self, output: MaskOutput, labels: Tensor, criterion: Criterion) -> None:
         self.output, self.labels, self.criterion = output, labels, criterion
         masks, classes = mask_labels(labels)
         self.known = [image for image, present in enumerate(classes) if len(present)]
@@ -98,7 +119,7 @@ def mask_labels(labels: Tensor) -> tuple[list[Tensor], list[Tensor]]:
     return masks, classes
 
 
-def make_criterion(model: Any, num_classes: int) -> nn.Module:
+def make_criterion(model: "Mask2FormerForUniversalSegmentation", num_classes: int) -> Criterion:
     """Mask2Former's matching and losses for this number of classes, without a trace in saved weights."""
     config = copy.deepcopy(model.config)
     config.num_labels = num_classes
@@ -106,7 +127,7 @@ def make_criterion(model: Any, num_classes: int) -> nn.Module:
     weight = criterion.empty_weight
     del criterion.empty_weight
     criterion.register_buffer("empty_weight", weight, persistent=False)
-    return criterion
+    return cast(Criterion, criterion)
 
 
 def full_precision(tensor: Tensor) -> torch.autocast:

@@ -6,19 +6,23 @@ the masks stay as they are. So the points of the method are queries here, a hund
 """
 
 from dataclasses import asdict
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from gmmseg.models.convert import ChannelsLastClassifier
+from gmmseg.models.convert import ChannelsLastClassifier, Triple
 from gmmseg.models.features import IMAGENET_MEAN, IMAGENET_STD, FeatureExtractor
 from gmmseg.models.heads import GMMHead, HeadSettings, SoftmaxHead, make_head
 from gmmseg.models.huggingface import config_of
-from gmmseg.models.mask_matching import PairedMasks, full_precision, make_criterion, mask_labels
+from gmmseg.models.mask_matching import Criterion, PairedMasks, full_precision, make_criterion, mask_labels
 from gmmseg.models.outputs import ClassifiedPoints, MaskOutput, SegmenterOutput
+from gmmseg.models.recipe import Recipe
 from gmmseg.models.segmenter import Segmenter
+
+if TYPE_CHECKING:
+    from transformers import Mask2FormerForUniversalSegmentation, Mask2FormerModel
 
 
 class Queries(NamedTuple):
@@ -33,7 +37,7 @@ class Mask2FormerFeatures(FeatureExtractor):
 
     stride = 4
 
-    def __init__(self, network: Any) -> None:
+    def __init__(self, network: "Mask2FormerModel") -> None:
         super().__init__()
         self.network = network
         self.out_channels = network.config.hidden_dim
@@ -59,14 +63,14 @@ class MaskSegmenter(Segmenter):
         self,
         features: Mask2FormerFeatures,
         head: GMMHead | SoftmaxHead,
-        criterion: nn.Module,
+        criterion: Criterion,
         *,
         mean: tuple[float, float, float] = IMAGENET_MEAN,
         std: tuple[float, float, float] = IMAGENET_STD,
-        recipe: dict[str, Any] | None = None,
+        recipe: Recipe | None = None,
     ) -> None:
         super().__init__(features, head, mean=mean, std=std, recipe=recipe)
-        self.criterion: Any = criterion
+        self.criterion = criterion
 
     @property
     def num_classes(self) -> int:
@@ -163,11 +167,16 @@ def pixel_evidence(evidence: Tensor, query_logits: Tensor, masks: Tensor) -> Ten
 
 
 def convert_mask2former(
-    model: Any, settings: HeadSettings, num_classes: int | None, mean: Any, std: Any
+    model: "Mask2FormerForUniversalSegmentation",
+    settings: HeadSettings,
+    num_classes: int | None,
+    mean: Triple,
+    std: Triple,
 ) -> MaskSegmenter:
     """A Mask2Former of transformers with a new head; ``softmax`` keeps its class predictor."""
     classes = num_classes or model.config.num_labels
-    recipe = {
+    assert classes is not None
+    recipe: Recipe = {
         "source": "transformers",
         "class": type(model).__name__,
         "config": config_of(model),
@@ -180,10 +189,10 @@ def convert_mask2former(
 
 
 def mask_segmenter(
-    model: Any,
+    model: "Mask2FormerForUniversalSegmentation",
     num_classes: int,
     settings: HeadSettings,
-    recipe: dict[str, Any] | None = None,
+    recipe: Recipe | None = None,
     *,
     mean: tuple[float, float, float] = IMAGENET_MEAN,
     std: tuple[float, float, float] = IMAGENET_STD,

@@ -1,22 +1,24 @@
 """Segmenters by folder or hub name."""
 
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 from torch import nn
 
+from gmmseg.json_tree import JSON
 from gmmseg.models.calibration_file import (
     CALIBRATION_FILE,
     Calibration,
     calibration_of_format_1,
     read_calibration,
 )
-from gmmseg.models.convert import convert
+from gmmseg.models.convert import Triple, convert
 from gmmseg.models.heads import HeadSettings, present_words
 from gmmseg.models.hub import PREFIX, download, offline
 from gmmseg.models.huggingface import rebuild_transformers
 from gmmseg.models.inference_settings import InferenceSettings
 from gmmseg.models.light import rebuild_light
+from gmmseg.models.recipe import Recipe
 from gmmseg.models.reference_import import build_reference
 from gmmseg.models.saving import CONFIG_FILE, WEIGHTS_FILE, digest, read_config, read_state
 from gmmseg.models.segmenter import Segmenter
@@ -55,14 +57,14 @@ def from_pretrained(
     return segmenter.eval()
 
 
-def _calibration(segmenter: Segmenter, config: dict[str, Any], place: Path) -> Calibration | None:
+def _calibration(segmenter: Segmenter, config: JSON, place: Path) -> Calibration | None:
     """What was found after training, in its own file or, in weights of format 1, in config.json."""
     weights = digest(segmenter)
     found = read_calibration(place, weights, segmenter.num_classes)
     return found or calibration_of_format_1(config, weights)
 
 
-def _inference(entry: Any, place: Path) -> InferenceSettings:
+def _inference(entry: JSON, place: Path) -> InferenceSettings:
     try:
         return InferenceSettings(**entry).override()
     except (TypeError, ValueError) as error:
@@ -78,7 +80,7 @@ def _local(folder: str | Path) -> Path:
     return Path(folder)
 
 
-def _built(config: dict[str, Any], architecture: nn.Module | None, place: Path) -> Segmenter:
+def _built(config: JSON, architecture: nn.Module | None, place: Path) -> Segmenter:
     """`from_recipe`, where a damaged or foreign recipe is refused by the name of its file."""
     try:
         return from_recipe(config["recipe"], architecture, str(place))
@@ -92,7 +94,7 @@ def _built(config: dict[str, Any], architecture: nn.Module | None, place: Path) 
         ) from error
 
 
-def from_recipe(recipe: dict[str, Any] | None, architecture: nn.Module | None, place: str) -> Segmenter:
+def from_recipe(recipe: Recipe | None, architecture: nn.Module | None, place: str) -> Segmenter:
     """The segmenter that a recipe describes, with random weights; ``place`` is where the recipe was found."""
     if isinstance(architecture, Segmenter):
         return architecture
@@ -115,6 +117,6 @@ def from_recipe(recipe: dict[str, Any] | None, architecture: nn.Module | None, p
         head=HeadSettings(**present_words(recipe["head"])),
         num_classes=recipe["num_classes"],
         classifier=recipe.get("classifier"),
-        mean=tuple(recipe["mean"]),
-        std=tuple(recipe["std"]),
+        mean=cast(Triple, tuple(recipe["mean"])),
+        std=cast(Triple, tuple(recipe["std"])),
     )

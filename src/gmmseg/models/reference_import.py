@@ -8,17 +8,22 @@ import re
 import warnings
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
+from gmmseg.json_tree import JSON
 from gmmseg.mixture import ClassMixture
 from gmmseg.models.features import FeatureExtractor, Features, conv_bn_relu, resize
 from gmmseg.models.heads import HEAD_PRESETS, GMMHead, HeadSettings, make_head, present_words
 from gmmseg.models.huggingface import load_state, segformer_model
+from gmmseg.models.recipe import Recipe
 from gmmseg.models.segmenter import Segmenter
 from gmmseg.models.weights import WeightsError, listed, read_pickle, read_weights
+
+if TYPE_CHECKING:
+    from transformers import SegformerModel
 
 MEAN = (123.675 / 255, 116.28 / 255, 103.53 / 255)
 STD = (58.395 / 255, 57.12 / 255, 57.375 / 255)
@@ -31,8 +36,9 @@ class ReferenceSegformerFeatures(FeatureExtractor):
     """SegFormer with convolutions, batch norm and ReLU in its decoder: features at stride 4."""
 
     mean, std, stride = MEAN, STD, 4
+    backbone: "SegformerModel"
 
-    def __init__(self, backbone: nn.Module, widths: list[int], channels: int) -> None:
+    def __init__(self, backbone: "SegformerModel", widths: list[int], channels: int) -> None:
         super().__init__()
         self.backbone = backbone
         for module in backbone.modules():
@@ -79,7 +85,7 @@ def _import(state: dict[str, Tensor], path: str | Path) -> Segmenter:
     return segmenter.eval()
 
 
-def build_reference(recipe: dict[str, Any]) -> Segmenter:
+def build_reference(recipe: Recipe) -> Segmenter:
     """The network of a recipe that `import_reference` wrote, with random weights."""
     settings = HeadSettings(**present_words(recipe["head"]))
     features = ReferenceSegformerFeatures(
@@ -97,7 +103,7 @@ def _needed(state: dict[str, Tensor], name: str, path: str | Path) -> Tensor:
     return state[name]
 
 
-def _recipe(state: dict[str, Tensor], path: str | Path) -> dict[str, Any]:
+def _recipe(state: dict[str, Tensor], path: str | Path) -> Recipe:
     """Sizes of the network, read off the shapes of its tensors."""
     means = _needed(state, "decode_head.means", path)
     num_classes, components, dim = means.shape
@@ -112,7 +118,7 @@ def _recipe(state: dict[str, Tensor], path: str | Path) -> dict[str, Any]:
     }
 
 
-def _backbone_sizes(state: dict[str, Tensor], path: str | Path) -> dict[str, Any]:
+def _backbone_sizes(state: dict[str, Tensor], path: str | Path) -> JSON:
     """The arguments of SegformerConfig. The first stage has one head, and all heads are equally wide."""
     patches = [_needed(state, f"backbone.layers.{s}.0.projection.weight", path) for s in range(4)]
     widths = [patch.shape[0] for patch in patches]
@@ -186,18 +192,16 @@ def _decoder_state(state: dict[str, Tensor], path: str | Path) -> dict[str, Tens
 
 @torch.no_grad()
 def _fill_head(head: GMMHead, state: dict[str, Tensor], path: str | Path) -> None:
-    def take(target: Any, name: str) -> None:
+    def take(target: Tensor, name: str) -> None:
         target.copy_(_needed(state, f"decode_head.{name}", path).view_as(target))
 
-    projection: Any = head.projection
-    link: Any = head.link
-    linear, norm, _, layer_norm = projection
-    take(linear.weight, "projection.conv.weight")
+    linear, norm, _, layer_norm = head.projection.children()
+    take(linear.get_parameter("weight"), "projection.conv.weight")
     for kind in ("weight", "bias", "running_mean", "running_var"):
         take(getattr(norm, kind), f"projection.bn.{kind}")
     for kind in ("weight", "bias"):
         take(getattr(layer_norm, kind), f"feat_norm.{kind}")
-        take(getattr(link.norm, kind), f"mask_norm.{kind}")
+        take(getattr(head.link.norm, kind), f"mask_norm.{kind}")
     _fill_mixture(head.mixture, state, path)
 
 

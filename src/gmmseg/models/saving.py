@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import torch
 from safetensors import safe_open
@@ -20,6 +20,7 @@ from torch import Tensor
 import gmmseg
 from gmmseg.atomic import write_bytes
 from gmmseg.bounds import Ge, Le, Positive, broken_rule, shown
+from gmmseg.json_tree import JSON, Value
 from gmmseg.labels import IGNORE
 from gmmseg.models.calibration_file import remove_calibration, write_calibration
 from gmmseg.models.weights import WeightsError, read_weights
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 Byte = Annotated[int, Ge(0), Le(255)]
 ClassCount = Annotated[int, Ge(1), Le(IGNORE)]
-_KINDS: dict[str, Any] = {
+_KINDS: dict[str, object] = {
     "recipe": dict | None,
     "label_names": tuple[str, ...] | None,
     "colours": tuple[tuple[Byte, Byte, Byte], ...] | None,
@@ -39,6 +40,8 @@ _KINDS: dict[str, Any] = {
     "typical": tuple[float, ...] | None,
 }
 CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
+RUN_PARTS = ("best", "final")
+"""Folders of weights in a run folder, the better first."""
 FORMAT = 2
 READABLE_FORMATS = (1, FORMAT)
 CHECKSUM = "sha256"
@@ -84,7 +87,7 @@ def checksum(state: Mapping[str, Tensor]) -> str:
     return digest.hexdigest()
 
 
-def describe(segmenter: "Segmenter") -> dict[str, Any]:
+def describe(segmenter: "Segmenter") -> JSON:
     """The contents of config.json: how to build the network, its classes, how it looks at images."""
     return {
         "library": "gmmseg",
@@ -107,7 +110,7 @@ def digest(segmenter: "Segmenter") -> str:
     return found.hexdigest()[:12]
 
 
-def read_config(folder: Path) -> dict[str, Any]:
+def read_config(folder: Path) -> JSON:
     """config.json of ``folder``, checked to be one of ours."""
     path = folder / CONFIG_FILE
     if not path.is_file():
@@ -133,7 +136,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     return config
 
 
-def _faults(config: dict[str, Any]) -> Iterator[str]:
+def _faults(config: JSON) -> Iterator[str]:
     """What is missing or of the wrong kind in a configuration of the present format."""
     needed = ["num_classes", "recipe", "label_names", "colours"]
     needed += ["threshold"] if config["format"] == 1 else []
@@ -156,7 +159,7 @@ def _faults(config: dict[str, Any]) -> Iterator[str]:
             yield f"{key} has {len(value)} entries for {classes} classes"
 
 
-def _tuples(value: Any) -> Any:
+def _tuples(value: Value) -> Value:
     return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Collection
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,7 @@ from gmmseg.models.heads import GMMHead, HeadSettings, SoftmaxHead, make_head
 from gmmseg.models.inference_settings import InferenceSettings
 from gmmseg.models.outputs import EMPoints, SegmenterOutput
 from gmmseg.models.pairing import PairedMaps, PairedOutput, shrink_labels
+from gmmseg.models.recipe import Recipe
 from gmmseg.models.saving import push_checkpoint, write_checkpoint
 
 Colour = tuple[int, int, int]
@@ -43,7 +44,7 @@ class Segmenter(nn.Module):
         mean: tuple[float, float, float] = IMAGENET_MEAN,
         std: tuple[float, float, float] = IMAGENET_STD,
         auxiliary_heads: tuple[nn.Module, ...] = (),
-        recipe: dict[str, Any] | None = None,
+        recipe: Recipe | None = None,
     ) -> None:
         super().__init__()
         self.features = features

@@ -1,7 +1,7 @@
 """The door to segmentation-models-pytorch: its networks taken apart, and built again from their settings."""
 
 from contextlib import nullcontext
-from typing import Any
+from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 
@@ -17,7 +17,11 @@ from gmmseg.models.features import (
 )
 from gmmseg.models.hub import WEIGHTS_INSTEAD, fetching
 from gmmseg.models.names import meant
+from gmmseg.models.recipe import Recipe
 from gmmseg.models.weights import load_backbone
+
+if TYPE_CHECKING:
+    from segmentation_models_pytorch.base import SegmentationModel
 
 
 class SMPFeatures(FeatureExtractor):
@@ -29,7 +33,7 @@ class SMPFeatures(FeatureExtractor):
 
     align_corners = True
 
-    def __init__(self, network: Any, before: nn.Module, out_channels: int) -> None:
+    def __init__(self, network: "SegmentationModel", before: nn.Module, out_channels: int) -> None:
         super().__init__()
         network.segmentation_head = before
         network.classification_head = None
@@ -47,12 +51,12 @@ class SMPFeatures(FeatureExtractor):
         return Features(crop_to_image(maps, images.shape[-2:], self.stride))
 
 
-def dissect_smp(model: Any) -> Dissection:
+def dissect_smp(model: "SegmentationModel") -> Dissection:
     """The classifier is the last convolution of the segmentation head; what follows is left out."""
     layers = list(getattr(model.segmentation_head, "head", model.segmentation_head))
     last = max(i for i, layer in enumerate(layers) if isinstance(layer, nn.Conv2d))
     classifier = layers[last]
-    source = {
+    source: Recipe = {
         "source": "smp",
         "class": type(model).__name__,
         "config": {**model.config, "encoder_weights": None},
@@ -61,12 +65,12 @@ def dissect_smp(model: Any) -> Dissection:
     return Dissection(features, classifier, classifier.out_channels, source)
 
 
-def rebuild_smp(source: dict[str, Any]) -> nn.Module:
+def rebuild_smp(source: Recipe) -> nn.Module:
     """The network a recipe describes, with random weights."""
     return _architecture(source["class"])(**{**source["config"], "encoder_weights": None})
 
 
-def _architecture(name: str) -> Any:
+def _architecture(name: str) -> "type[SegmentationModel]":
     """smp's class of that name, written in whatever case."""
     import segmentation_models_pytorch as smp
 
@@ -80,7 +84,7 @@ def _architecture(name: str) -> Any:
     return known[spelling[name.casefold()]]
 
 
-def open_smp(name: str, num_classes: int, weights: str | None) -> tuple[Any, Triple, Triple]:
+def open_smp(name: str, num_classes: int, weights: str | None) -> "tuple[SegmentationModel, Triple, Triple]":
     """The network called ARCHITECTURE/ENCODER, and the mean and std its encoder's weights expect.
 
     ``weights`` of the encoder: None (random), "pretrained" (ImageNet, from the hub) or a file.

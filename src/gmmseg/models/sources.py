@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from gmmseg.json_tree import JSON
 from gmmseg.models.classes import Wanted, adapt
 from gmmseg.models.convert import convert
 from gmmseg.models.heads import HeadSettings, head_settings
@@ -15,7 +15,7 @@ from gmmseg.models.huggingface import normalisation, open_transformers
 from gmmseg.models.light import build_light
 from gmmseg.models.names import meant
 from gmmseg.models.pretrained import from_pretrained
-from gmmseg.models.saving import CONFIG_FILE
+from gmmseg.models.saving import CONFIG_FILE, RUN_PARTS
 from gmmseg.models.segmenter import Segmenter
 from gmmseg.models.smp import open_smp
 from gmmseg.models.torchvision_models import open_torchvision, published_torchvision
@@ -23,8 +23,6 @@ from gmmseg.models.weights import WeightsError
 from gmmseg.models.zoo import ZOO, build_named
 
 PREPROCESSOR_FILE = "preprocessor_config.json"
-RUN_PARTS = ("best", "final")
-"""Folders of weights in a run folder, the better first."""
 
 
 def build(
@@ -154,7 +152,7 @@ def _is_ours(folder: Path) -> bool:
     return False
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def _read_json(path: Path) -> JSON:
     """What a file of settings says, nothing where it is not there."""
     if not path.is_file():
         return {}

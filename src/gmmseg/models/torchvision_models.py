@@ -1,7 +1,7 @@
 """The door to torchvision's segmentation networks: FCN, DeepLabV3 and LR-ASPP taken apart."""
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 from urllib.request import urlopen
 
 import torch
@@ -11,7 +11,11 @@ from gmmseg.models.convert import ConversionError, Dissection, measured_stride
 from gmmseg.models.features import FeatureExtractor, Features, resize
 from gmmseg.models.hub import PATIENCE, WEIGHTS_INSTEAD, HubError
 from gmmseg.models.names import meant
+from gmmseg.models.recipe import Recipe
 from gmmseg.models.weights import load_backbone
+
+if TYPE_CHECKING:
+    from torchvision.models.segmentation import FCN, LRASPP, DeepLabV3
 
 BUILDERS = (
     "fcn_resnet50",
@@ -26,7 +30,7 @@ BUILDERS = (
 class TorchvisionFeatures(FeatureExtractor):
     """Backbone and all but the last layer of the classifier of an FCN or a DeepLabV3."""
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: "FCN | DeepLabV3") -> None:
         super().__init__()
         self.backbone = model.backbone
         self.decoder = nn.Sequential(*list(model.classifier)[:-1])
@@ -43,7 +47,7 @@ class TorchvisionFeatures(FeatureExtractor):
 class LRASPPFeatures(FeatureExtractor):
     """LR-ASPP adds the scores of two maps; here one map holds both, the low one's channels first."""
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: "LRASPP") -> None:
         super().__init__()
         self.backbone = model.backbone
         self.cbr, self.scale = model.classifier.cbr, model.classifier.scale
@@ -69,7 +73,7 @@ class SummedClassifiers(nn.Module):
         return self.low(low) + self.high(high)
 
 
-def dissect_torchvision(model: Any) -> Dissection:
+def dissect_torchvision(model: "FCN | DeepLabV3 | LRASPP") -> Dissection:
     """The classifier is the last convolution; the upsampling after it is left out."""
     kind = type(model).__name__
     if kind not in ("FCN", "DeepLabV3", "LRASPP"):
@@ -86,14 +90,14 @@ def dissect_torchvision(model: Any) -> Dissection:
     return Dissection(TorchvisionFeatures(model), classifier, classifier.out_channels, source, auxiliary)
 
 
-def _source(model: Any) -> dict[str, Any]:
+def _source(model: "FCN | DeepLabV3 | LRASPP") -> Recipe:
     """Which of torchvision's builders made the model; it does not say, but its parameters do."""
     shapes = {name: tuple(value.shape) for name, value in model.state_dict().items()}
     last = model.classifier.low_classifier if type(model).__name__ == "LRASPP" else model.classifier[-1]
     for name in BUILDERS:
         if not name.startswith(type(model).__name__.lower()):
             continue
-        source = {
+        source: Recipe = {
             "source": "torchvision",
             "name": name,
             "classes": last.out_channels,
@@ -107,7 +111,7 @@ def _source(model: Any) -> dict[str, Any]:
     return {"source": "module", "classifier": None}
 
 
-def rebuild_torchvision(source: dict[str, Any]) -> nn.Module:
+def rebuild_torchvision(source: Recipe) -> nn.Module:
     """The network a recipe describes, with random weights."""
     from torchvision.models import segmentation
 
@@ -143,7 +147,7 @@ def published_torchvision(name: str) -> tuple[nn.Module, tuple[str, ...]]:
     from torchvision.models import get_model_weights, segmentation
 
     _refuse_unknown(name)
-    weights: Any = get_model_weights(name).DEFAULT
+    weights = get_model_weights(name).DEFAULT
     _refuse_unreachable(name, weights.url)
     return getattr(segmentation, name)(weights=weights), tuple(weights.meta["categories"])
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from torch import nn
 
@@ -17,9 +17,15 @@ from gmmseg.models.masks import mask_segmenter
 from gmmseg.models.names import meant
 from gmmseg.models.ocr import OCRFeatures
 from gmmseg.models.pyramid import FrozenPyramidFeatures
+from gmmseg.models.recipe import Recipe
 from gmmseg.models.segmenter import Segmenter
 from gmmseg.models.unet import TinyUNetFeatures
 from gmmseg.models.vit import FrozenViTFeatures
+
+if TYPE_CHECKING:
+    from transformers import Mask2FormerForUniversalSegmentation
+
+Made = TypeVar("Made")
 
 
 def fcn(backbone: str, num_classes: int, weights: str | None, *, channels: int = 512) -> FeatureExtractor:
@@ -74,7 +80,7 @@ def upernet(num_classes: int, weights: str | None) -> FeatureExtractor:
     return swin_upernet(swin, weights, published="microsoft/swin-base-patch4-window7-224")
 
 
-def mask2former(num_classes: int, weights: str | None) -> Any:
+def mask2former(num_classes: int, weights: str | None) -> "Mask2FormerForUniversalSegmentation":
     """Mask2Former over Swin-L."""
     swin = swin_config(192, [2, 2, 18, 2], [6, 12, 24, 48], 12)
     published = "microsoft/swin-large-patch4-window12-384-in22k"
@@ -88,7 +94,7 @@ def tiny_unet(num_classes: int, weights: str | None) -> FeatureExtractor:
 
 
 def assemble(
-    features: FeatureExtractor, num_classes: int, settings: HeadSettings, recipe: dict[str, Any] | None = None
+    features: FeatureExtractor, num_classes: int, settings: HeadSettings, recipe: Recipe | None = None
 ) -> Segmenter:
     """Features, a head as described, and the auxiliary heads the features provide for."""
     return Segmenter(
@@ -108,20 +114,26 @@ def _auxiliary_heads(features: FeatureExtractor, num_classes: int) -> tuple[nn.M
 
 
 @dataclass(frozen=True)
-class Entry:
+class Entry(Generic[Made]):
     """A named network: what it is, in a line; its features, given the number of classes and the weights of
     its backbone; and how features, number of classes, head and recipe become a segmenter."""
 
     summary: str
-    network: Callable[[int, str | None], Any]
-    assemble: Callable[[Any, int, HeadSettings, dict[str, Any]], Segmenter] = assemble
+    network: Callable[[int, str | None], Made]
+    assemble: Callable[[Made, int, HeadSettings, Recipe], Segmenter] = assemble  # type: ignore[assignment]
+
+    def build(
+        self, num_classes: int, settings: HeadSettings, weights: str | None, recipe: Recipe
+    ) -> Segmenter:
+        """The segmenter, its backbone with ``weights`` as in `gmmseg.build`."""
+        return self.assemble(self.network(num_classes, weights), num_classes, settings, recipe)
 
 
 _LITE0 = partial(deeplabv3plus, "tf_efficientnet_lite0", output_stride=16, channels=128, dropout=0.0)
 
 _TWELVE = (2, 5, 8, 11)  # every third of twelve blocks
 
-ZOO: dict[str, Entry] = {
+ZOO: "dict[str, Entry[FeatureExtractor] | Entry[Mask2FormerForUniversalSegmentation]]" = {
     "tiny_unet": Entry("a small U-Net from scratch, for demonstrations on a CPU", tiny_unet),
     "deeplabv3plus_efficientnet_lite0": Entry(
         "DeepLabV3+ over EfficientNet-Lite0, trainable on a CPU", _LITE0
@@ -168,6 +180,5 @@ def build_named(name: str, num_classes: int, settings: HeadSettings, weights: st
         raise ValueError(f"unknown network {name!r}: choose one of {', '.join(ZOO)}{meant(name, ZOO)}")
     if num_classes < 1:
         raise ValueError(f"num_classes must be at least 1, got {num_classes}")
-    recipe = {"source": "zoo", "name": name, "num_classes": num_classes, "head": asdict(settings)}
-    entry = ZOO[name]
-    return entry.assemble(entry.network(num_classes, weights), num_classes, settings, recipe)
+    recipe: Recipe = {"source": "zoo", "name": name, "num_classes": num_classes, "head": asdict(settings)}
+    return ZOO[name].build(num_classes, settings, weights, recipe)

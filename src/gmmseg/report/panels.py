@@ -3,7 +3,6 @@
 import io
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -58,16 +57,16 @@ def _enlarged(example: Example) -> Example:
     """Small images with every pixel repeated, so that neither stripes nor a browser blur them."""
     factor = max(1, LONGEST_SIDE // max(example.image.shape[:2]))
 
-    def repeat(values: np.ndarray | None) -> Any:
-        return None if values is None else values.repeat(factor, 0).repeat(factor, 1)
+    def repeat(values: np.ndarray) -> np.ndarray:
+        return values.repeat(factor, 0).repeat(factor, 1)
 
     models = {
         name: ModelMaps(repeat(maps.labels), repeat(maps.confidence), repeat(maps.anomaly), maps.threshold)
         for name, maps in example.models.items()
     }
-    return Example(
-        example.name, repeat(example.image), models, repeat(example.labels), repeat(example.unknown)
-    )
+    labels = None if example.labels is None else repeat(example.labels)
+    unknown = None if example.unknown is None else repeat(example.unknown)
+    return Example(example.name, repeat(example.image), models, labels, unknown)
 
 
 def _model_row(example: Example, name: str, maps: ModelMaps, colours: Colours) -> list[Figure]:

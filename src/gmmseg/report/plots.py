@@ -6,11 +6,13 @@ series are told apart by colours that stand out on both, and by their dashes.
 
 from collections.abc import Mapping, Sequence
 from io import BytesIO
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypedDict, Unpack
 
 import numpy as np
 import torch
+from torch import Tensor
 
+from gmmseg.json_tree import Value
 from gmmseg.printable import printable
 from gmmseg.report.parts import Figure
 from gmmseg.report.projection import main_plane, most_frequent
@@ -20,11 +22,23 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as Drawing
 
 Numbers = Sequence[float] | np.ndarray
-Curve = Mapping[str, Any]
-Records = Sequence[Mapping[str, Any]]
+Curve = Mapping[str, Value]
+Records = Sequence[Mapping[str, Value]]
+
+Dash = str | tuple[int, tuple[int, ...]]
+"""A word of matplotlib, or where dashes begin and how long dashes and gaps are."""
 
 COLOURS = ("#2f7fc9", "#e0762a", "#2c9c6a", "#9067cf", "#c8508a", "#8a8f98", "#b08a1e", "#1b9aaa")
-DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 1)), (0, (8, 2)), (0, (3, 3)))
+DASHES: tuple[Dash, ...] = (
+    "-",
+    "--",
+    "-.",
+    ":",
+    (0, (5, 1, 1, 1, 1, 1)),
+    (0, (1, 1)),
+    (0, (8, 2)),
+    (0, (3, 3)),
+)
 KNOWN, UNKNOWN = COLOURS[0], COLOURS[1]
 _UNKNOWN_POINTS = "#8a8f98"  # drawn into bitmaps, which do not follow the theme
 _INK = "#0a0b0c"  # stands for the colour of the page's text
@@ -38,6 +52,24 @@ EM_DIAGNOSTICS = {
     "starved": "components hardly used",
 }
 """What EM reports of itself while training, in words."""
+
+
+class _Line(TypedDict):
+    """How matplotlib draws a line."""
+
+    color: str
+    linestyle: Dash
+    linewidth: float
+
+
+class _Marks(TypedDict, total=False):
+    """How matplotlib draws points."""
+
+    color: str
+    s: float
+    marker: str
+    alpha: float
+    linewidths: float
 
 
 def reliability_diagram(tables: Mapping[str, Curve]) -> Figure:
@@ -147,15 +179,15 @@ def em_diagnostics(runs: Mapping[str, Records], *, step: str = "step") -> tuple[
 
 
 def projection(
-    points: Any,
-    labels: Any,
-    means: Any,
-    variances: Any,
+    points: Tensor,
+    labels: Tensor,
+    means: Tensor,
+    variances: Tensor,
     names: Sequence[str],
     colours: Sequence[tuple[int, int, int]],
     *,
     classes: Sequence[int] | None = None,
-    unknown: Any = None,
+    unknown: Tensor | None = None,
 ) -> Figure:
     """Points (n d) with labels (n) in their two main directions, and their mixtures' components as ellipses.
 
@@ -187,7 +219,7 @@ def projection(
     return _figure(drawing, alt, "Points and their mixtures (ellipses: two standard deviations)")
 
 
-def _scatter(axes: "Axes", flat: torch.Tensor, **look: Any) -> None:
+def _scatter(axes: "Axes", flat: torch.Tensor, **look: Unpack[_Marks]) -> None:
     """At most 1500 of the points (n 2), as one small bitmap inside the chart."""
     some = flat[:: max(1, len(flat) // 1500)]
     axes.scatter(some[:, 0], some[:, 1], rasterized=True, **look)
@@ -204,7 +236,7 @@ def _logged(records: Records, key: str, step: str) -> tuple[np.ndarray, np.ndarr
     return np.array([steps[s].mean() for s in stretches]), np.array([values[s].mean() for s in stretches])
 
 
-def _series(index: int) -> dict[str, Any]:
+def _series(index: int) -> _Line:
     """The look of a line: of its own for the first 64 lines of a chart."""
     rounds = index // len(COLOURS)
     return {

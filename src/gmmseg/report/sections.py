@@ -2,11 +2,11 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from torch import Tensor
 
 from gmmseg.inference.pictures import Colours
+from gmmseg.json_tree import JSON
 from gmmseg.report import plots
 from gmmseg.report.panels import Example, panel
 from gmmseg.report.parts import Column, Figure, Highlight, Section, Table
@@ -19,8 +19,8 @@ class Subject:
     records of its training ``log``, and its ``config`` as text."""
 
     name: str
-    results: dict[str, Any] | None
-    log: list[dict[str, Any]]
+    results: JSON | None
+    log: list[JSON]
     config: str
 
 
@@ -88,7 +88,7 @@ def pictures_section(examples: Sequence[Example], classes: Classes) -> Section |
 
 def unknown_section(subjects: Sequence[Subject]) -> Section | None:
     """ROC and precision-recall of every score on the first anomaly set, histograms of each model's best."""
-    curves: dict[str, dict[str, Any]] = {}
+    curves: dict[str, JSON] = {}
     histograms: list[Figure] = []
     for subject, entry in _first_set(subjects, "anomaly").items():
         scores = {name: score for name, score in entry["scores"].items() if "curve" in score}
@@ -162,7 +162,7 @@ def settings_section(subjects: Sequence[Subject]) -> Section | None:
     return Section("Settings", "Everything needed to run it again.", details="\n".join(texts + versions))
 
 
-def _entries(subjects: Iterable[Subject], task: str) -> Iterable[tuple[Subject, str, dict[str, Any]]]:
+def _entries(subjects: Iterable[Subject], task: str) -> Iterable[tuple[Subject, str, JSON]]:
     """(subject, set, entry) of all results of a task: closed_set or anomaly."""
     for subject in subjects:
         for key, entry in (subject.results or {"sets": {}})["sets"].items():
@@ -170,7 +170,7 @@ def _entries(subjects: Iterable[Subject], task: str) -> Iterable[tuple[Subject, 
                 yield subject, key, entry
 
 
-def _first_set(subjects: Sequence[Subject], task: str) -> dict[Subject, dict[str, Any]]:
+def _first_set(subjects: Sequence[Subject], task: str) -> dict[Subject, JSON]:
     """The entries of the first set of this kind that the first subject with any was judged on."""
     entries = list(_entries(subjects, task))
     return {subject: entry for subject, key, entry in entries if key == entries[0][1]}

@@ -3,14 +3,15 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+
+from gmmseg.json_tree import JSON, Value
 
 _RATES = {"known": "fpr", "unknown": "tpr"}
 
 
-def read_log(path: Path) -> list[dict[str, Any]]:
+def read_log(path: Path) -> list[JSON]:
     """The records of a log, oldest first; lines cut off by an interruption are left out.
 
     Such a line is the last one, or anywhere once the run was continued. A record has a ``step``.
@@ -20,7 +21,7 @@ def read_log(path: Path) -> list[dict[str, Any]]:
     return [record for record in records if record is not None]
 
 
-def _record(line: str) -> dict[str, Any] | None:
+def _record(line: str) -> JSON | None:
     try:
         record = json.loads(line)
     except (ValueError, RecursionError):
@@ -28,7 +29,7 @@ def _record(line: str) -> dict[str, Any] | None:
     return record if isinstance(record, dict) and isinstance(record.get("step"), int) else None
 
 
-def histogram_from_curve(curve: Mapping[str, Any], bins: int = 60) -> dict[str, np.ndarray] | None:
+def histogram_from_curve(curve: Mapping[str, Value], bins: int = 60) -> dict[str, np.ndarray] | None:
     """What `plots.score_histogram` takes, from {"thresholds", "fpr", "tpr"} over falling thresholds.
 
     At a threshold the false positive rate is the share of known pixels at or above it, and the true positive

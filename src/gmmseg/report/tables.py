@@ -4,11 +4,11 @@ import csv
 import io
 import json
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
-from typing import Any
 
+from gmmseg.json_tree import JSON, Value
 from gmmseg.printable import printable
 
 QUOTED = "quoted from the paper"
@@ -127,7 +127,7 @@ class Comparison:
         return max(rivals, key=lambda column: sign * column.figures[row].value)
 
 
-def compare(results: Sequence[Mapping[str, Any]], *, paper: Sequence[str] = ()) -> Comparison:
+def compare(results: Sequence[Mapping[str, Value]], *, paper: Sequence[str] = ()) -> Comparison:
     """``results`` (as loaded from results.json) side by side, then the named models of the paper.
 
     A result with several anomaly scores gives a column for each; closed-set figures stand in its first.
@@ -142,7 +142,7 @@ def paper_models() -> tuple[str, ...]:
     return tuple(_paper()["models"])
 
 
-def _paper() -> dict[str, Any]:
+def _paper() -> JSON:
     return json.loads((files("gmmseg.report") / "paper_results.json").read_text(encoding="utf-8"))
 
 
@@ -170,7 +170,7 @@ def _papers_name(key: str) -> str:
     return name if split in ("", *_PAPER_SPLITS.get(name, ())) else whole
 
 
-def _columns(result: Mapping[str, Any]) -> list[Column]:
+def _columns(result: Mapping[str, Value]) -> list[Column]:
     entries = result["sets"].items()
     closed = {
         (data_set, metric): Figure(100 * value)
@@ -189,7 +189,7 @@ def _columns(result: Mapping[str, Any]) -> list[Column]:
     return by_score
 
 
-def _anomaly(entries: Any, score: str) -> dict[tuple[str, str], Figure]:
+def _anomaly(entries: Iterable[tuple[str, JSON]], score: str) -> dict[tuple[str, str], Figure]:
     figures = {}
     for data_set, entry in entries:
         values = entry.get("scores", {}).get(score, {})

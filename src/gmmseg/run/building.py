@@ -2,7 +2,6 @@
 
 import os
 from pathlib import Path
-from typing import Any
 
 import torch
 from accelerate import Accelerator, PartialState
@@ -19,9 +18,9 @@ from gmmseg.data.transforms import training_transform
 from gmmseg.evaluation.evaluator import evaluate_closed_set
 from gmmseg.inference import Predictor
 from gmmseg.labels import IGNORE
-from gmmseg.mixture import DiscriminativeMixture, OnlineEM
+from gmmseg.mixture import OnlineEM
 from gmmseg.models import Segmenter, build
-from gmmseg.samples import FingerprintedDataset, SegmentationDataset, collate
+from gmmseg.samples import FingerprintedDataset, SegmentationDataset
 from gmmseg.training.cached_crops import FOLDER, CachedCrops, OnCachedMaps, collate_crops, splittable
 from gmmseg.training.optim import freeze_backbone, make_optimization
 from gmmseg.training.trainer import Loader, Trainer
@@ -44,7 +43,7 @@ def make_trainer(
     accelerator: Accelerator,
     folder: Path,
     validation: SegmentationDataset | None = None,
-    about: dict[str, Any] | None = None,
+    about: dict[str, object] | None = None,
     crops: CachedCrops | None = None,
 ) -> Trainer:
     """The loop that trains ``segmenter`` on the batches of ``loader`` as ``config`` says, at step 0.
@@ -84,7 +83,7 @@ def make_segmenter(config: Config, dataset: SegmentationDataset) -> Segmenter:
 def make_em(segmenter: Segmenter, config: Config) -> OnlineEM | None:
     """EM for a generative head; a softmax head or a discriminative mixture needs none."""
     mixture = segmenter.mixture
-    if mixture is None or isinstance(mixture, DiscriminativeMixture):
+    if mixture is None or not mixture.moved_by_em:
         return None
     return OnlineEM(mixture, config.em, seed=config.train.seed)
 
@@ -166,14 +165,10 @@ def make_loader(
         )
     else:
         sampler = ShuffledSampler(len(dataset), least=global_batch, seed=seed)
-    return EpochLoader(
-        augmented(config, dataset) if crops is None else crops,
-        sampler,
-        config.train.batch_size,
-        workers=settings.workers,
-        prepare=accelerator.prepare_data_loader,
-        collate=collate if crops is None else collate_crops,
-    )
+    size, workers, prepare = config.train.batch_size, settings.workers, accelerator.prepare_data_loader
+    if crops is None:
+        return EpochLoader(augmented(config, dataset), sampler, size, workers=workers, prepare=prepare)
+    return EpochLoader(crops, sampler, size, workers=workers, prepare=prepare, collate=collate_crops)
 
 
 def validate(segmenter: Segmenter, dataset: SegmentationDataset) -> dict[str, float]:

@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -15,6 +14,7 @@ from gmmseg.inference import Predictor
 from gmmseg.inference.pictures import default_colours
 from gmmseg.labels import IGNORE
 from gmmseg.models import Segmenter
+from gmmseg.models.saving import RUN_PARTS
 from gmmseg.report import sections
 from gmmseg.report.html import Report
 from gmmseg.report.panels import Example, ModelMaps, panel
@@ -22,7 +22,7 @@ from gmmseg.report.parts import Section
 from gmmseg.report.sections import Classes, FittedPoints, Subject
 from gmmseg.report.sheet import contact_sheet
 from gmmseg.report.stored import read_log
-from gmmseg.samples import walk
+from gmmseg.samples import SegmentationDataset, walk
 
 _EXAMPLES = 4
 _SEARCHED = 40  # images looked through for examples with something unknown in them
@@ -37,7 +37,7 @@ class Source:
     model: Segmenter | None
 
 
-def write_report(sources: Sequence[Path], datasets: Sequence[Any], out: Path) -> None:
+def write_report(sources: Sequence[Path], datasets: Sequence[SegmentationDataset], out: Path) -> None:
     """One HTML page about ``sources`` (the subject first, then its twin), with pictures of ``datasets``."""
     opened = open_sources([Path(source) for source in sources])
     subjects = [source.subject for source in opened]
@@ -59,7 +59,9 @@ def write_report(sources: Sequence[Path], datasets: Sequence[Any], out: Path) ->
     report.write(Path(out))
 
 
-def write_picture(sources: Sequence[Path], dataset: Any, out: Path, *, examples: int = 2) -> None:
+def write_picture(
+    sources: Sequence[Path], dataset: SegmentationDataset, out: Path, *, examples: int = 2
+) -> None:
     """One PNG of what the runs' models make of ``examples`` with many unknown pixels in an anomaly set."""
     paths = [Path(source) for source in sources]
     names = distinct_names([path.name for path in paths], paths)
@@ -102,7 +104,7 @@ def open_source(path: Path) -> Source:
     if not path.is_dir():
         raise FileNotFoundError(f"{path}: neither a run folder nor a results file")
     results_file, log, config = path / "results.json", path / "log.jsonl", path / "config.yaml"
-    places = (path, path / "best", path / "final")
+    places = (path, *(path / part for part in RUN_PARTS))
     trained = any((place / "config.json").is_file() for place in places)
     if not (results_file.is_file() or trained):
         raise FileNotFoundError(f"{path}: holds neither results.json nor trained weights")
@@ -120,7 +122,9 @@ def _classes(model: Segmenter) -> Classes:
     return Classes(names, model.colours or default_colours(model.num_classes))
 
 
-def _fitted(models: Mapping[str, Segmenter], datasets: Sequence[Any]) -> list[tuple[FittedPoints, Classes]]:
+def _fitted(
+    models: Mapping[str, Segmenter], datasets: Sequence[SegmentationDataset]
+) -> list[tuple[FittedPoints, Classes]]:
     """Points and mixtures of every generative model, on the first labelled and the first anomaly set."""
     known = next((each for each in datasets if each.label_space is not None), None)
     strange = next((each for each in datasets if each.label_space is None), None)
@@ -131,7 +135,9 @@ def _fitted(models: Mapping[str, Segmenter], datasets: Sequence[Any]) -> list[tu
 
 
 @torch.no_grad()
-def _fitted_points(model: Segmenter, known: Any, strange: Any) -> FittedPoints:
+def _fitted_points(
+    model: Segmenter, known: SegmentationDataset, strange: SegmentationDataset | None
+) -> FittedPoints:
     points, labels = _points(model, known)
     unknown = None
     if strange is not None:
@@ -142,7 +148,7 @@ def _fitted_points(model: Segmenter, known: Any, strange: Any) -> FittedPoints:
     return FittedPoints(points[keep], labels[keep], unknown, mixture.means, mixture.variances)
 
 
-def _points(model: Segmenter, dataset: Any) -> tuple[torch.Tensor, torch.Tensor]:
+def _points(model: Segmenter, dataset: SegmentationDataset) -> tuple[torch.Tensor, torch.Tensor]:
     """Points (n d) and labels (n) of the first few images."""
     found, predictor = [], Predictor(model)
     for sample in walk(dataset, indices=range(min(_PROJECTED, len(dataset)))):
@@ -150,7 +156,7 @@ def _points(model: Segmenter, dataset: Any) -> tuple[torch.Tensor, torch.Tensor]
     return torch.cat([points for points, _ in found]), torch.cat([labels for _, labels in found])
 
 
-def _pictures(models: Mapping[str, Segmenter], datasets: Sequence[Any]) -> Section | None:
+def _pictures(models: Mapping[str, Segmenter], datasets: Sequence[SegmentationDataset]) -> Section | None:
     """The section of examples, anomaly sets first; None without models or data."""
     if not models:
         return None
@@ -162,7 +168,7 @@ def _pictures(models: Mapping[str, Segmenter], datasets: Sequence[Any]) -> Secti
     return sections.pictures_section(examples, _classes(next(iter(models.values()))))
 
 
-def _chosen(dataset: Any) -> list[int]:
+def _chosen(dataset: SegmentationDataset) -> list[int]:
     """Examples to show: of an anomaly set those with most unknown pixels, of others the first."""
     if dataset.label_space is not None:
         return list(range(min(2, len(dataset))))
@@ -170,7 +176,7 @@ def _chosen(dataset: Any) -> list[int]:
     return sorted(np.argsort(sizes)[::-1][:_EXAMPLES].tolist())
 
 
-def _example(models: Mapping[str, Segmenter], dataset: Any, index: int) -> Example:
+def _example(models: Mapping[str, Segmenter], dataset: SegmentationDataset, index: int) -> Example:
     """One image of a set and what each model makes of it."""
     sample = dataset[index]
     maps = {}

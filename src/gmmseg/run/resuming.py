@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from gmmseg.config import Config, config_tree
 from gmmseg.models.heads import present_words
@@ -21,7 +20,7 @@ SWITCHES = ("train.ema", "train.softmax_steps", "train.backbone_multiplier")
 """May take other values, but not begin or cease to be 0 or null: parts of the state come and go with them."""
 
 
-def describe_run(config: Config, dataset: SegmentationDataset, processes: int) -> dict[str, Any]:
+def describe_run(config: Config, dataset: SegmentationDataset, processes: int) -> dict[str, object]:
     """What a checkpoint remembers of its run: every setting by its dotted name, the data, the processes."""
     assert dataset.label_space is not None
     return {
@@ -33,7 +32,7 @@ def describe_run(config: Config, dataset: SegmentationDataset, processes: int) -
 
 
 def check_resumable(
-    path: Path, before: dict[str, Any] | None, now: dict[str, Any], say: Callable[[str], object]
+    path: Path, before: dict[str, object] | None, now: dict[str, object], say: Callable[[str], object]
 ) -> None:
     """Say what differs from the run that wrote ``path``; CheckpointError for what cannot change."""
     if before is None:
@@ -64,32 +63,32 @@ def check_resumable(
         )
 
 
-def _in_present_words(before: dict[str, Any]) -> dict[str, Any]:
+def _in_present_words(before: dict[str, object]) -> dict[str, object]:
     """The settings of a run that an earlier version may have begun, as this version says them."""
     prefix = "model.head."
     head = {key.removeprefix(prefix): value for key, value in before.items() if key.startswith(prefix)}
     return {**before, **{f"{prefix}{key}": value for key, value in present_words(head).items()}}
 
 
-def _is_fixed(key: str, before: Any, now: Any) -> bool:
+def _is_fixed(key: str, before: object, now: object) -> bool:
     if key in SWITCHES:
         return bool(before) != bool(now)
     return key.startswith(FIXED) and not key.startswith(FREE)
 
 
-def _listed(keys: list[str], before: dict[str, Any], now: dict[str, Any], most: int = 6) -> str:
+def _listed(keys: list[str], before: dict[str, object], now: dict[str, object], most: int = 6) -> str:
     """Keys with both values, the first of them, for a message of a few lines."""
     each = [f"{key} {_short(before[key])} -> {_short(now[key])}" for key in keys[:most]]
     return ", ".join(each) + (f" and {len(keys) - most} more" if len(keys) > most else "")
 
 
-def _short(value: Any, most: int = 60) -> str:
+def _short(value: object, most: int = 60) -> str:
     text = str(value)
     return text if len(text) <= most else f"{text[:most]}..."
 
 
-def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
+def _flat(tree: dict[str, object], prefix: str = "") -> dict[str, object]:
+    flat: dict[str, object] = {}
     for key, value in tree.items():
         flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
     return flat

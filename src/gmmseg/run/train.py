@@ -3,7 +3,6 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import torch
 from accelerate import Accelerator
@@ -13,7 +12,7 @@ from gmmseg import distributed
 from gmmseg.atomic import write_bytes
 from gmmseg.config import Config, dump_config
 from gmmseg.models import Segmenter
-from gmmseg.models.saving import WEIGHTS_FILE
+from gmmseg.models.saving import RUN_PARTS, WEIGHTS_FILE
 from gmmseg.run.building import (
     make_crops,
     make_loader,
@@ -30,6 +29,7 @@ from gmmseg.samples import SegmentationDataset
 from gmmseg.training.cached_crops import FOLDER, remove_crops
 from gmmseg.training.checkpoint import (
     CheckpointError,
+    TrainingState,
     find_checkpoint,
     load_checkpoint,
     named_checkpoint,
@@ -75,15 +75,21 @@ def train(
             crops.make(trainer.segmenter, autocast=accelerator.autocast, say=say)
         if accelerator.is_main_process:
             write_bytes(folder / "config.yaml", dump_config(config).encode())
-        try:
-            trained = trainer.run()
-        except Interrupted as stopped:
-            where = f" on {accelerator.num_processes} processes" if accelerator.num_processes > 1 else ""
-            command = resume_command(folder, "--resume", *(["--cpu"] if cpu else []))
-            raise Interrupted(f"{stopped}; resume it{where} with: {command}") from None
+        trained = _run(trainer, cpu)
         _export(trained, trainer.step, folder, validation, accelerator.device)
         _remove_crops(folder)
     return folder / "final"
+
+
+def _run(trainer: Trainer, cpu: bool) -> Segmenter:
+    """`Trainer.run`, where a run that was asked to stop also says how to go on with it."""
+    try:
+        return trainer.run()
+    except Interrupted as stopped:
+        processes = trainer.accelerator.num_processes
+        where = f" on {processes} processes" if processes > 1 else ""
+        command = resume_command(trainer.folder, "--resume", *(["--cpu"] if cpu else []))
+        raise Interrupted(f"{stopped}; resume it{where} with: {command}") from None
 
 
 def _remove_crops(folder: Path) -> None:
@@ -97,8 +103,8 @@ def _keep_quiet(message: str) -> None:
 
 
 def _state_to_go_on_from(
-    resume: Path | None, folder: Path, about: dict[str, Any], say: Say
-) -> dict[str, Any] | None:
+    resume: Path | None, folder: Path, about: dict[str, object], say: Say
+) -> TrainingState | None:
     """The saved state, found to fit this run; None where it starts. Work of another run is refused."""
     find = find_checkpoint if resume == folder else named_checkpoint
     path = None if resume is None else find(resume)
@@ -113,7 +119,7 @@ def _state_to_go_on_from(
     return state
 
 
-def _restore(trainer: Trainer, state: dict[str, Any], say: Say) -> None:
+def _restore(trainer: Trainer, state: TrainingState, say: Say) -> None:
     """Give the trainer its state, and set checkpoints aside that this run no longer leads to."""
     try:
         trainer.load_state_dict(state)
@@ -130,7 +136,7 @@ def _restore(trainer: Trainer, state: dict[str, Any], say: Say) -> None:
             say(f"a later checkpoint is set aside as {path}")
 
 
-def _is_finished(folder: Path, state: dict[str, Any], config: Config) -> bool:
+def _is_finished(folder: Path, state: TrainingState, config: Config) -> bool:
     """Whether the run has exported the weights of its last step, and this is it."""
     try:
         exported = json.loads((folder / FINISHED_FILE).read_text())
@@ -151,7 +157,7 @@ def _export(
         trained.save_pretrained(folder / "final")
     distributed.wait_for_all()
     if validation is not None:
-        calibrate_folders([folder / "best", folder / "final"], validation, device=device)
+        calibrate_folders([folder / part for part in RUN_PARTS], validation, device=device)
     if distributed.rank() == 0:
         write_bytes(folder / FINISHED_FILE, json.dumps({"step": step}).encode())
     distributed.wait_for_all()

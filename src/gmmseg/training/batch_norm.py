@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -10,9 +10,10 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from gmmseg import distributed
+from gmmseg.mixture.blocks import AutogradContext
 
 
-def synchronised_batch_norm() -> AbstractContextManager[Any]:
+def synchronised_batch_norm() -> AbstractContextManager[object]:
     """While it is entered, batch norm in training mode takes its statistics over all processes.
 
     No module is replaced, so that kinds of batch norm that other libraries define are covered, saved weights
@@ -27,11 +28,11 @@ class _Synchronised(TorchFunctionMode):
 
     def __torch_function__(
         self,
-        func: Callable[..., Any],
+        func: Callable[..., object],
         types: Iterable[type],
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
+    ) -> object:
         if func is F.batch_norm:
             return _batch_norm(*args, **(kwargs or {}))
         return func(*args, **(kwargs or {}))
@@ -71,12 +72,18 @@ def _global_moments(values: Tensor) -> tuple[float, Tensor, Tensor]:
     return float(sums[0]), mean, (square - mean.square()).clamp_min(0)
 
 
+class _Moments(AutogradContext, Protocol):
+    """Keeps beside tensors how many values each channel has."""
+
+    count: float
+
+
 class _Normalise(torch.autograd.Function):
     """(values - mean) / sqrt(variance + eps) * weight + bias, mean and variance being those of the values."""
 
     @staticmethod
     def forward(
-        ctx: Any,
+        ctx: _Moments,
         values: Tensor,
         weight: Tensor | None,
         bias: Tensor | None,
@@ -90,7 +97,7 @@ class _Normalise(torch.autograd.Function):
         return F.batch_norm(values, mean, variance, weight, bias, eps=eps)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: _Moments, gradient: Tensor) -> tuple[Tensor | None, ...]:
         values, weight, bias, mean, inverse_std = ctx.saved_tensors
         shape = [1, -1] + [1] * (values.ndim - 2)
         axes = [axis for axis in range(values.ndim) if axis != 1]

@@ -11,11 +11,11 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -37,7 +37,7 @@ _TEMPORARY = f"{LEFTOVER_PREFIX}{CROPS_FILE}"
 _BLOCK = 8  # crops that go through the backbone together, the same ones however many processes there are
 
 Say = Callable[[str], object]
-Autocast = Callable[[], AbstractContextManager[Any]]
+Autocast = Callable[[], AbstractContextManager[object]]
 
 
 class NoRoomForCrops(OSError):
@@ -128,7 +128,7 @@ class CachedCrops(Dataset[CachedCrop]):
         folder: Path,
         crops: Crops,
         count: int,
-        made_with: dict[str, Any],
+        made_with: Mapping[str, object],
         *,
         precision: str = "float16",
         label_stride: int = 2,
@@ -199,14 +199,14 @@ class CachedCrops(Dataset[CachedCrop]):
     def _bytes(self) -> int:
         return self.count * len(self) * self.layout.record.itemsize
 
-    def _about(self, segmenter: Segmenter) -> dict[str, Any]:
+    def _about(self, segmenter: Segmenter) -> dict[str, object]:
         """All that the file depends on, as JSON reads it back."""
         layout = asdict(self.layout)
         about = {**self.made_with, "count": self.count, "samples": len(self), "layout": layout}
         about["backbone"] = _digest(segmenter)
         return json.loads(json.dumps(about))
 
-    def _holds(self, about: dict[str, Any]) -> bool:
+    def _holds(self, about: dict[str, object]) -> bool:
         """Whether the folder has a whole file that was made with the same."""
         try:
             known = json.loads((self.folder / ABOUT_FILE).read_text(encoding="utf-8"))
@@ -215,7 +215,7 @@ class CachedCrops(Dataset[CachedCrop]):
             return False
 
     @contextmanager
-    def _temporary(self, about: dict[str, Any]) -> Iterator[Path]:
+    def _temporary(self, about: dict[str, object]) -> Iterator[Path]:
         """An empty file of full size for all processes to fill, which becomes the file of crops if all do.
 
         Otherwise nothing is left, and every process raises.

@@ -4,20 +4,40 @@ import shlex
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TypedDict, cast
 
 import torch
+from torch import Tensor
 
 from gmmseg.atomic import write_atomically
+from gmmseg.mixture.em import EMState
 
 KEEP = 2
+
+
+class TrainingState(TypedDict, total=False):
+    """Everything a run needs to go on exactly; earlier versions have written fewer of the parts."""
+
+    step: int
+    epoch: int
+    batches_done: int
+    best: float
+    segmenter: dict[str, Tensor]
+    optimizer: dict[str, object]
+    schedule: dict[str, object]
+    em: EMState | None
+    average: dict[str, Tensor] | None
+    loss: dict[str, Tensor] | None
+    warm_classifier: dict[str, Tensor] | None
+    """Where earlier versions wrote what is now under ``loss``."""
+    about: dict[str, object] | None
 
 
 class CheckpointError(RuntimeError):
     """A checkpoint cannot be used; the message says what to do instead."""
 
 
-def save_checkpoint(folder: Path, step: int, state: dict[str, Any], *, label: str = "step") -> Path:
+def save_checkpoint(folder: Path, step: int, state: TrainingState, *, label: str = "step") -> Path:
     """Write ``state`` as folder/<label>_<step>.pt; earlier steps beyond the newest two are removed.
 
     The file appears under its name only when it is whole and on disk, so a run killed at any moment leaves
@@ -53,7 +73,7 @@ def named_checkpoint(source: Path) -> Path:
     return path
 
 
-def load_checkpoint(path: Path) -> dict[str, Any]:
+def load_checkpoint(path: Path) -> TrainingState:
     """The state in ``path``; a damaged or foreign file is refused, with the way to go on without it."""
     if not path.is_file():
         raise CheckpointError(f"{path}: there is no such checkpoint")
@@ -71,37 +91,36 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
         raise CheckpointError(
             f"{path}: not what a training run writes under {', '.join(map(repr, odd))}; {_way_on(path)}"
         )
-    return state
+    return cast(TrainingState, state)
 
 
-def _is_count(value: Any) -> bool:
+def _is_count(value: object) -> bool:
     return type(value) is int and value >= 0
 
 
-def _is_state(value: Any) -> bool:
+def _is_state(value: object) -> bool:
     return isinstance(value, dict)
 
 
-def _is_part(value: Any) -> bool:
+def _is_part(value: object) -> bool:
     return value is None or isinstance(value, dict)
 
 
-def _is_plain(value: Any) -> bool:
+def _is_plain(value: object) -> bool:
     """Whether it can be compared with settings: words, numbers, and lists and dictionaries of them."""
     if isinstance(value, dict | list):
         return all(map(_is_plain, value.values() if isinstance(value, dict) else value))
     return value is None or isinstance(value, str | int | float)
 
 
-_KINDS: dict[str, Callable[[Any], bool]] = {
+_KINDS: dict[str, Callable[[object], bool]] = {
     **dict.fromkeys(("step", "epoch", "batches_done"), _is_count),
     "best": lambda value: type(value) in (int, float) and value == value,
     **dict.fromkeys(("segmenter", "optimizer", "schedule"), _is_state),
     **dict.fromkeys(("em", "average", "loss", "warm_classifier"), _is_part),
     "about": lambda value: _is_part(value) and _is_plain(value),
 }
-"""What the parts of a state must be; earlier versions have written fewer of them, and ``warm_classifier``
-where ``loss`` is now."""
+"""What the parts of a TrainingState must be."""
 
 
 def set_newer_aside(folder: Path, step: int) -> list[Path]:

@@ -2,13 +2,17 @@
 
 import json
 import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from tqdm import tqdm
 
 from gmmseg.atomic import naming, write_bytes
 from gmmseg.printable import printable
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
 
 
 class RunLog:
@@ -26,7 +30,7 @@ class RunLog:
         self.bar = tqdm(total=steps, initial=start, unit="step", dynamic_ncols=True)
         self.warned: set[str] = set()
 
-    def entry(self, step: int, kind: str, numbers: dict[str, Any]) -> None:
+    def entry(self, step: int, kind: str, numbers: Mapping[str, object]) -> None:
         """One line in the log: ``{"step": ..., "kind": ..., ...}``; numbers also to TensorBoard."""
         if not self.active:
             return
@@ -74,7 +78,7 @@ def _step_of(line: str) -> float:
         return float("inf")
 
 
-def _make_board(folder: Path) -> Any:
+def _make_board(folder: Path) -> "SummaryWriter":
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:

@@ -1,7 +1,7 @@
 """What is minimised: a segmenter's own terms, or those of a linear classifier during a warm-up."""
 
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol
+from typing import Protocol
 
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -26,8 +26,8 @@ class Loss(Protocol):
         """Over how many each term is the mean, for labels (b H W); for every term there can be."""
 
     def parameters(self) -> Iterable[nn.Parameter]: ...
-    def state_dict(self) -> dict[str, Any]: ...
-    def load_state_dict(self, state: dict[str, Any]) -> object: ...
+    def state_dict(self) -> dict[str, Tensor]: ...
+    def load_state_dict(self, state: dict[str, Tensor]) -> object: ...
 
 
 class SegmenterLoss:
@@ -45,10 +45,10 @@ class SegmenterLoss:
     def parameters(self) -> Iterable[nn.Parameter]:
         return ()
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Tensor]:
         return {}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
         """There is nothing to load: its terms have no state."""
 
 
@@ -79,10 +79,10 @@ class SoftmaxWarmUp:
     def parameters(self) -> Iterable[nn.Parameter]:
         return self.classifier.parameters()
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Tensor]:
         return self.classifier.state_dict()
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
         self.classifier.load_state_dict(state)
 
 

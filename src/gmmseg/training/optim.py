@@ -8,7 +8,7 @@ from torch.optim import SGD, AdamW, Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
 from gmmseg.mixture import OnlineEM
-from gmmseg.models import Segmenter
+from gmmseg.models import GMMHead, Segmenter
 from gmmseg.training.loss import Loss, Prepare, make_loss
 from gmmseg.training.train_settings import TrainSettings
 
@@ -104,5 +104,5 @@ def decline(step: int, settings: TrainSettings) -> float:
 
 
 def _link_parameters(segmenter: Segmenter) -> list[nn.Parameter]:
-    link = getattr(segmenter.head, "link", None)
-    return list(link.parameters()) if link is not None else []
+    head = segmenter.head
+    return list(head.link.parameters()) if isinstance(head, GMMHead) else []

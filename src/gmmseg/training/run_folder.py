@@ -4,18 +4,18 @@ import json
 import os
 import shutil
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
 from gmmseg.atomic import LEFTOVER_PREFIX
 from gmmseg.distributed import any_process, rank
-from gmmseg.models.saving import CONFIG_FILE, WEIGHTS_FILE
+from gmmseg.models.saving import CONFIG_FILE, RUN_PARTS, WEIGHTS_FILE
 from gmmseg.training.checkpoint import list_checkpoints
 
 LOCK_FILE = ".lock"
-PARTS = ("checkpoints", "best", "final", "crops")
+PARTS = ("checkpoints", *RUN_PARTS, "crops")
 
 
 class FolderInUse(RuntimeError):
@@ -32,7 +32,7 @@ def refuse_work(folder: Path) -> None:
         raise WorkInFolder(
             f"{folder} holds a run already: add --resume to continue it, or choose another --out"
         )
-    weights = [part for part in ("best", "final") if any((folder / part).glob("*"))]
+    weights = [part for part in RUN_PARTS if any((folder / part).glob("*"))]
     if weights:
         raise WorkInFolder(
             f"{folder} holds trained weights ({', '.join(weights)}) and no checkpoint to go on from: "
@@ -134,7 +134,7 @@ def _is_still(file: TextIO, path: Path) -> bool:
         return False
 
 
-def _refuse_living(owner: dict[str, Any], path: Path) -> None:
+def _refuse_living(owner: Mapping[str, object], path: Path) -> None:
     who = f"process {owner.get('pid')} on {owner.get('host')}"
     if owner.get("host") != socket.gethostname():
         raise FolderInUse(f"{path.parent}: {who} is writing here; if it no longer runs, delete {path}")
@@ -142,11 +142,11 @@ def _refuse_living(owner: dict[str, Any], path: Path) -> None:
         raise FolderInUse(f"{path.parent}: {who} is writing here; wait for it, or choose another --out")
 
 
-def _this_process() -> dict[str, Any]:
+def _this_process() -> Mapping[str, object]:
     return {"pid": os.getpid(), "host": socket.gethostname(), "started": _start_of(os.getpid())}
 
 
-def _read_owner(path: Path) -> dict[str, Any] | None:
+def _read_owner(path: Path) -> Mapping[str, object] | None:
     """Who holds the lock; None without one that is signed and can be read."""
     try:
         return _parse_owner(path.read_text(errors="replace"))
@@ -154,7 +154,7 @@ def _read_owner(path: Path) -> dict[str, Any] | None:
         return None
 
 
-def _parse_owner(text: str) -> dict[str, Any] | None:
+def _parse_owner(text: str) -> Mapping[str, object] | None:
     """What a lock says; None when a process was killed before it had signed it."""
     try:
         owner = json.loads(text)
@@ -163,7 +163,7 @@ def _parse_owner(text: str) -> dict[str, Any] | None:
     return owner if isinstance(owner, dict) else None
 
 
-def _is_running(owner: dict[str, Any]) -> bool:
+def _is_running(owner: Mapping[str, object]) -> bool:
     """Whether the process still runs, and is not another one that was given its number since."""
     pid = owner.get("pid")
     if type(pid) is not int or pid <= 0:  # to the system 0 and -1 stand for many processes
@@ -193,6 +193,6 @@ def _clear_leftovers(folder: Path) -> None:
     for place in (folder, *(folder / part for part in PARTS)):
         for leftover in place.glob(f"{LEFTOVER_PREFIX}*"):
             leftover.unlink(missing_ok=True)
-    for part in ("best", "final"):  # where earlier versions wrote weights in folders of tempfile's names
+    for part in RUN_PARTS:  # where earlier versions wrote weights in folders of tempfile's names
         for leftover in (folder / part).glob("tmp????????"):
             shutil.rmtree(leftover, ignore_errors=True)

@@ -2,9 +2,9 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol, cast
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from gmmseg import distributed
+from gmmseg.mixture.em import Diagnostics, EMState
 from gmmseg.models import Segmenter
 from gmmseg.models.outputs import EMPoints
 from gmmseg.models.pairing import PairedOutput
@@ -20,7 +21,7 @@ from gmmseg.models.saving import present_names
 from gmmseg.models.weights import listed
 from gmmseg.samples import Batch
 from gmmseg.training.batch_norm import synchronised_batch_norm
-from gmmseg.training.checkpoint import list_checkpoints, save_checkpoint
+from gmmseg.training.checkpoint import TrainingState, list_checkpoints, save_checkpoint
 from gmmseg.training.logging import RunLog
 from gmmseg.training.optim import Optimization, decline, learning_rate_factor
 from gmmseg.training.stop_requests import StopFlag, stop_requests
@@ -71,7 +72,7 @@ class Trainer:
         settings: TrainSettings,
         folder: Path,
         validate: Validate | None = None,
-        about: dict[str, Any] | None = None,
+        about: dict[str, object] | None = None,
     ) -> None:
         self.segmenter, self.loader, self.accelerator = segmenter, loader, accelerator
         self.settings, self.folder, self.validate, self.about = settings, folder, validate, about
@@ -211,7 +212,7 @@ class Trainer:
         if self.settings.backbone_multiplier == 0:
             self.segmenter.backbone.eval()
 
-    def _maybe_no_sync(self, last: bool) -> Any:
+    def _maybe_no_sync(self, last: bool) -> AbstractContextManager[object]:
         return nullcontext() if last else self.accelerator.no_sync(self.network)
 
     def _check(self, loss: Tensor, batch: Batch) -> None:
@@ -253,7 +254,7 @@ class Trainer:
         if self.step % self.settings.log_every and self.step < self.settings.steps:
             return
         terms = self._mean_over_processes(report.terms)
-        entry: dict[str, Any] = {**terms, "learning_rate": rate, "images_per_second": speed}
+        entry: dict[str, object] = {**terms, "learning_rate": rate, "images_per_second": speed}
         if self.em is not None:
             health = self.em.diagnostics()
             entry |= {"em_seconds": report.em_seconds, "em": health}
@@ -265,7 +266,7 @@ class Trainer:
         names = {name: None for each in everywhere for name in each}
         return {name: sum(each.get(name, 0.0) for each in everywhere) / len(everywhere) for name in names}
 
-    def _warn(self, log: RunLog, health: dict[str, Any]) -> None:
+    def _warn(self, log: RunLog, health: Diagnostics) -> None:
         if self.step < _PATIENCE:
             return
         if health["unseen"]:
@@ -301,7 +302,7 @@ class Trainer:
         assert isinstance(averaged, Segmenter)
         return averaged
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> TrainingState:
         """Everything needed to go on exactly, and nothing else."""
         return {
             "step": self.step,
@@ -325,20 +326,21 @@ class Trainer:
         self.accelerator.wait_for_everyone()
         return path
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: TrainingState) -> None:
         """Continue from a checkpoint's state as if never interrupted."""
-        for network, name in ((self.segmenter, "segmenter"), (self.average, "average")):
-            if network is not None:
-                network.load_state_dict(present_names(state[name], network.state_dict()))
+        self.segmenter.load_state_dict(present_names(state["segmenter"], self.segmenter.state_dict()))
+        if self.average is not None:
+            average = cast(dict[str, Tensor], state["average"])
+            self.average.load_state_dict(present_names(average, self.average.state_dict()))
         self._load_optimizer(state)
         # Earlier versions wrote the classifier of a warm-up, or None, under a name of its own.
         self.loss.load_state_dict(state.get("loss") or state.get("warm_classifier") or {})
         if self.em is not None:
-            self.em.load_state_dict(state["em"])
+            self.em.load_state_dict(cast(EMState, state["em"]))
         self.step, self.epoch, self.batches_done = state["step"], state["epoch"], state["batches_done"]
         self.best = state["best"]
 
-    def _load_optimizer(self, state: dict[str, Any]) -> None:
+    def _load_optimizer(self, state: TrainingState) -> None:
         """The moments come from the checkpoint, learning rates and decay from the settings of this run."""
         chosen = [{**group, "params": None} for group in self.optimizer.param_groups]
         rates = list(self.schedule.base_lrs)

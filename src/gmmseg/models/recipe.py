@@ -1,0 +1,32 @@
+"""What a saved segmenter says of its network: enough to build it again, with random weights."""
+
+from collections.abc import Sequence
+from typing import TypedDict
+
+from gmmseg.json_tree import JSON
+
+Recipe = TypedDict(
+    "Recipe",
+    {
+        # Of every recipe: which builder it is for, and what the head is made of.
+        "source": str,
+        "num_classes": int,
+        "head": JSON,
+        # Of converted networks: what their images are normalised with, and where they were taken apart.
+        "mean": Sequence[float],
+        "std": Sequence[float],
+        "classifier": str | None,
+        # Of a name in the zoo, in timm or in torchvision.
+        "name": str,
+        "classes": int,
+        "auxiliary": bool,
+        # Of a class of transformers or segmentation-models-pytorch.
+        "class": str,
+        "config": JSON,
+        # Of the reference project.
+        "backbone": JSON,
+        "channels": int,
+    },
+    total=False,
+)
+"""Each source of networks writes and reads some of these; the file is config.json."""
