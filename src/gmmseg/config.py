@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field, fields
 from difflib import get_close_matches
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args, get_type_hints
 
 import yaml
 from pydantic import ConfigDict, TypeAdapter, ValidationError
@@ -29,6 +29,9 @@ OBSOLETE_EM = ("unit_norm_means",)
 """Keys of ``em`` that configurations written by earlier versions may hold: the head's coordinates say it."""
 RENAMED_EM = {"spread_decay": "covariance_decay", "spread_shrinkage": "covariance_shrinkage"}
 """Keys of ``em`` as earlier versions wrote them, and as they are called now."""
+OLD_HEAD = {"kind", "components", "dim", "projection", "link", "temperature", "winner", "discriminative"}
+"""Keys of ``model.head`` as versions wrote them whose projection said the coordinates too."""
+PROJECTIONS = get_args(get_type_hints(HeadSettings)["projection"])
 
 
 class ConfigError(ValueError):
@@ -129,7 +132,7 @@ def parse_config(tree: dict[str, Any], source: str = "configuration") -> Config:
     em_preset = preset if preset in PRESETS else "default"  # a softmax head has no EM
     tree |= {
         "data": {**DATA_PRESETS[preset], **data},
-        "model": {**model, "head": _with_preset(present_words(head), heads, preset, "model.head", source)},
+        "model": {**model, "head": _with_preset(_present_head(head), heads, preset, "model.head", source)},
         "em": _with_preset(em, ems, em_preset, "em", source),
         "train": {**TRAIN_PRESETS[preset], **train},
     }
@@ -194,7 +197,25 @@ def read_tree(path: Path, inside: tuple[Path, ...] = ()) -> dict[str, Any]:
         if included.resolve() in (*inside, path.resolve()):
             raise ConfigError(f"{path}: includes {included}, which includes it in turn; take one of them out")
         base = _layered(base, read_tree(included, (*inside, path.resolve())))
-    return _layered(base, tree)
+    return _layered(base, _with_present_head(tree))
+
+
+def _with_present_head(tree: dict[str, Any]) -> dict[str, Any]:
+    """A file's content, its head as this version says it, before a layer on top can change single fields."""
+    model = tree.get("model")
+    head = model.get("head") if isinstance(model, dict) else None
+    return {**tree, "model": {**model, "head": _present_head(head)}} if isinstance(head, dict) else tree
+
+
+def _present_head(head: dict[str, Any]) -> dict[str, Any]:
+    """The section ``model.head`` in the words of this version.
+
+    Earlier versions wrote every field out, and their projection said the coordinates too. A single field,
+    set by hand, says what it says in `HeadSettings`: it leaves the coordinates of the preset as they are.
+    """
+    from_earlier_version = head.keys() >= OLD_HEAD
+    known_word = head.get("projection") in PROJECTIONS
+    return present_words(head) if from_earlier_version or not known_word else head
 
 
 def _parsed(path: Path) -> Any:
