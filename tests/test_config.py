@@ -139,6 +139,15 @@ def test_a_preset_on_top_replaces_the_fields_of_the_one_below(tmp_path):
         assert config.preset == "reference"
 
 
+def test_a_preset_of_one_section_replaces_the_fields_spelt_out_below(tmp_path):
+    saved = tmp_path / "config.yaml"
+    saved.write_text(dump_config(load_config("scenes")))
+    changed = load_config(saved, ["em.decay=0.5", "em.preset=paper", "model.head.preset=reference"])
+    assert changed.em == replace(PRESETS["paper"], decay=0.5), "keys given with it hold, in any order"
+    assert changed.model.head == HEAD_PRESETS["reference"]
+    assert (changed.train, changed.data) == (load_config(saved).train, load_config(saved).data)
+
+
 @pytest.mark.parametrize(("name", "word"), [("scenes", "default"), ("paper", "paper"), ("held", "reference")])
 def test_configurations_of_the_first_format_keep_their_fields(name, word):
     read, tree = load_config(FORMAT1 / f"{name}.yaml"), yaml.safe_load((FORMAT1 / f"{name}.yaml").read_text())

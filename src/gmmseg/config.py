@@ -202,9 +202,9 @@ def read_tree(path: Path, inside: tuple[Path, ...] = ()) -> dict[str, Any]:
 
 def _with_present_head(tree: dict[str, Any]) -> dict[str, Any]:
     """A file's content, its head as this version says it, before a layer on top can change single fields."""
-    model = tree.get("model")
-    head = model.get("head") if isinstance(model, dict) else None
-    return {**tree, "model": {**model, "head": _present_head(head)}} if isinstance(head, dict) else tree
+    model = _mapping(tree, "model")
+    head = _mapping(model, "head")
+    return {**tree, "model": {**model, "head": _present_head(head)}} if head else tree
 
 
 def _present_head(head: dict[str, Any]) -> dict[str, Any]:
@@ -261,9 +261,22 @@ def _layered(base: dict[str, Any], top: dict[str, Any]) -> dict[str, Any]:
     """One file, or all overrides, over what lies below.
 
     A preset on top replaces the fields that presets set: a copied configuration, which spells every field
-    out, would otherwise keep them under another word.
+    out, would otherwise keep them under another word. The same holds for a preset of ``em`` or of
+    ``model.head`` alone.
     """
-    return _merge(_without_preset_fields(base) if "preset" in top else base, top)
+    if "preset" in top:
+        return _merge(_without_preset_fields(base), top)
+    if "preset" in _mapping(top, "em"):
+        base = {**base, "em": {}}
+    if "preset" in _mapping(_mapping(top, "model"), "head"):
+        base = {**base, "model": {**_mapping(base, "model"), "head": {}}}
+    return _merge(base, top)
+
+
+def _mapping(tree: dict[str, Any], key: str) -> dict[str, Any]:
+    """The section ``key``, or an empty one where there is none or its value is a word."""
+    found = tree.get(key)
+    return found if isinstance(found, dict) else {}
 
 
 def _without_preset_fields(tree: dict[str, Any]) -> dict[str, Any]:
