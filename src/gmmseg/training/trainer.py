@@ -162,7 +162,7 @@ class Trainer:
         return loss
 
     def _seed_step(self) -> None:
-        """Torch's random numbers (dropout, dropped paths) hang on seed, step and process, nothing else.
+        """Torch's random numbers (dropout, dropped paths) depend on seed, step and process alone.
 
         So they differ between processes, and a resumed run draws in every process what it would have drawn.
         """
