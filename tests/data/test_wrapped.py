@@ -48,7 +48,7 @@ def test_no_class_of_an_anomaly_set_can_be_hidden():
 
 
 def test_a_fingerprint_holds_every_file_however_it_is_wrapped(folder_tree):
-    """The text that is hashed is written out here: cached crops depend on the images, counts on the labels."""
+    """The text that is hashed is written out here: crops depend on the images, counts on the labels."""
     nested = WRAPPERS["nested"]
     text = f"scenes_without_car val {nested.label_space}5 (32, 48) 3"
     assert fingerprint(nested) == hashlib.sha256(text.encode()).hexdigest()

@@ -137,5 +137,5 @@ def test_em_is_refused_where_gradients_move_the_mixture():
 
 
 def test_a_fit_names_the_channels_it_expects():
-    with pytest.raises(ValueError, match=r"expected points \(n 4\) and labels \(n\), got \(5, 3\) and \(5,\)"):
+    with pytest.raises(ValueError, match=r"expected points \(n 4\) and labels \(n\), got \(5, 3\)"):
         ClassMixture(2, 3, 4).fit(torch.ones(5, 3), torch.zeros(5, dtype=torch.int64))

@@ -236,8 +236,8 @@ class Mahalanobis(FittedScore):
 class NearestNeighbours(FittedScore):
     """Distance of a point to its ``neighbours``-th nearest in a random bank of training points.
 
-    Which points are drawn depends on a hash of (seed, batch, place in the batch), so that the bank is the same
-    however the batches are split over processes.
+    Which points are drawn depends on a hash of (seed, batch, place in the batch), so that the bank is the
+    same however the batches are split over processes.
     """
 
     name = "knn"

@@ -134,7 +134,7 @@ def _chunks(points: Tensor, labels: Tensor, mixture: "ClassMixture") -> Iterator
 
 
 def _labelled(points: Tensor, labels: Tensor, mixture: "ClassMixture") -> tuple[Tensor, Tensor]:
-    """The points (m d) with a known label, and these labels (m); points the mixture cannot have are refused."""
+    """The points (m d) with a known label, and these labels (m); points of other coordinates are refused."""
     known = (labels >= 0) & (labels < mixture.num_classes)
     mixture.check(points, labels)
     return points[known].float(), labels[known]

@@ -39,6 +39,8 @@ _KINDS: dict[str, Any] = {
     "typical": tuple[float, ...] | None,
 }
 CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
+RUN_PARTS = ("best", "final")
+"""Folders of weights in a run folder, the better first."""
 FORMAT = 2
 READABLE_FORMATS = (1, FORMAT)
 CHECKSUM = "sha256"

@@ -15,7 +15,7 @@ from gmmseg.models.huggingface import normalisation, open_transformers
 from gmmseg.models.light import build_light
 from gmmseg.models.names import meant
 from gmmseg.models.pretrained import from_pretrained
-from gmmseg.models.saving import CONFIG_FILE
+from gmmseg.models.saving import CONFIG_FILE, RUN_PARTS
 from gmmseg.models.segmenter import Segmenter
 from gmmseg.models.smp import open_smp
 from gmmseg.models.torchvision_models import open_torchvision, published_torchvision
@@ -23,8 +23,6 @@ from gmmseg.models.weights import WeightsError
 from gmmseg.models.zoo import ZOO, build_named
 
 PREPROCESSOR_FILE = "preprocessor_config.json"
-RUN_PARTS = ("best", "final")
-"""Folders of weights in a run folder, the better first."""
 
 
 def build(

@@ -7,10 +7,8 @@ from gmmseg.config import Config, load_config
 from gmmseg.data.held_out import HiddenClasses, WithoutClasses
 from gmmseg.inference.predictor import UNFITTED
 from gmmseg.models import Segmenter, from_pretrained
-from gmmseg.models.saving import CONFIG_FILE, read_config
+from gmmseg.models.saving import CONFIG_FILE, RUN_PARTS, read_config
 from gmmseg.samples import FingerprintedDataset
-
-_PARTS = ("best", "final")  # folders of weights in a run folder
 
 
 def open_model(source: str | Path, *, calibrated: bool = True) -> Segmenter:
@@ -27,7 +25,7 @@ def open_model(source: str | Path, *, calibrated: bool = True) -> Segmenter:
 
 def weights_of(run_folder: Path) -> list[Path]:
     """The folders of weights a run has left, the best first."""
-    parts = (run_folder / part for part in _PARTS)
+    parts = (run_folder / part for part in RUN_PARTS)
     return [part for part in parts if (part / CONFIG_FILE).is_file()]
 
 
@@ -39,7 +37,7 @@ def run_config(folder: Path) -> Config | None:
 
 def run_folder_of(folder: Path) -> Path | None:
     """The run folder that ``folder`` is, or that it is a folder of weights in."""
-    places = (folder, folder.parent) if folder.name in _PARTS else (folder,)
+    places = (folder, folder.parent) if folder.name in RUN_PARTS else (folder,)
     return next((place for place in places if (place / "config.yaml").is_file()), None)
 
 

@@ -11,11 +11,11 @@ from typing import Any, TextIO
 
 from gmmseg.atomic import LEFTOVER_PREFIX
 from gmmseg.distributed import any_process, rank
-from gmmseg.models.saving import CONFIG_FILE, WEIGHTS_FILE
+from gmmseg.models.saving import CONFIG_FILE, RUN_PARTS, WEIGHTS_FILE
 from gmmseg.training.checkpoint import list_checkpoints
 
 LOCK_FILE = ".lock"
-PARTS = ("checkpoints", "best", "final", "crops")
+PARTS = ("checkpoints", *RUN_PARTS, "crops")
 
 
 class FolderInUse(RuntimeError):
@@ -32,7 +32,7 @@ def refuse_work(folder: Path) -> None:
         raise WorkInFolder(
             f"{folder} holds a run already: add --resume to continue it, or choose another --out"
         )
-    weights = [part for part in ("best", "final") if any((folder / part).glob("*"))]
+    weights = [part for part in RUN_PARTS if any((folder / part).glob("*"))]
     if weights:
         raise WorkInFolder(
             f"{folder} holds trained weights ({', '.join(weights)}) and no checkpoint to go on from: "
@@ -193,6 +193,6 @@ def _clear_leftovers(folder: Path) -> None:
     for place in (folder, *(folder / part for part in PARTS)):
         for leftover in place.glob(f"{LEFTOVER_PREFIX}*"):
             leftover.unlink(missing_ok=True)
-    for part in ("best", "final"):  # where earlier versions wrote weights in folders of tempfile's names
+    for part in RUN_PARTS:  # where earlier versions wrote weights in folders of tempfile's names
         for leftover in (folder / part).glob("tmp????????"):
             shutil.rmtree(leftover, ignore_errors=True)
