@@ -116,6 +116,18 @@ def test_single_fields_hold_over_the_preset_in_any_order():
     assert load_config("scenes", ["preset=softmax", "em.hard=false"]).model.head.kind == "softmax"
 
 
+def test_a_projection_set_alone_leaves_the_coordinates_of_the_preset(tmp_path):
+    """Also over a configuration of an earlier version, whose own projection said both."""
+    for word in ("default", "paper"):
+        named = load_config("scenes", [f"preset={word}", "model.head.projection=linear"])
+        assert named == load_config("scenes", [f"preset={word}"])
+    old = asdict(HEAD_PRESETS["paper"]) | {"projection": "l2"}
+    del old["coordinates"]
+    (tmp_path / "old.yaml").write_text(yaml.safe_dump({"model": {"head": old}}))
+    changed = load_config(tmp_path / "old.yaml", ["model.head.projection=none"]).model.head
+    assert changed == replace(HEAD_PRESETS["paper"], projection="none", coordinates="sphere")
+
+
 def test_a_preset_on_top_replaces_the_fields_of_the_one_below(tmp_path):
     (tmp_path / "run.yaml").write_text(dump_config(load_config("scenes", ["preset=paper", "em.loops=2"])))
     (tmp_path / "own.yaml").write_text("include: [run.yaml]\npreset: reference\n")
@@ -125,6 +137,15 @@ def test_a_preset_on_top_replaces_the_fields_of_the_one_below(tmp_path):
     ):
         assert config == load_config("scenes", ["preset=reference"])
         assert config.preset == "reference"
+
+
+def test_a_preset_of_one_section_replaces_the_fields_spelt_out_below(tmp_path):
+    saved = tmp_path / "config.yaml"
+    saved.write_text(dump_config(load_config("scenes")))
+    changed = load_config(saved, ["em.decay=0.5", "em.preset=paper", "model.head.preset=reference"])
+    assert changed.em == replace(PRESETS["paper"], decay=0.5), "keys given with it hold, in any order"
+    assert changed.model.head == HEAD_PRESETS["reference"]
+    assert (changed.train, changed.data) == (load_config(saved).train, load_config(saved).data)
 
 
 @pytest.mark.parametrize(("name", "word"), [("scenes", "default"), ("paper", "paper"), ("held", "reference")])

@@ -148,7 +148,7 @@ def convert(
     from gmmseg import run
 
     names = _class_names(classes, data)
-    model = run.convert_source(source, out, head=preset, twin=twin, weights=weights, class_names=names)
+    model = run.convert_source(source, out, preset=preset, twin=twin, weights=weights, class_names=names)
     say(f"weights in {out}" + (f", of the softmax twin in {out / 'twin'}" if twin else ""))
     if not model.is_fitted:
         fitted = f", or fit them: gmmseg fit {out / 'twin'}" if twin else ""

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from difflib import get_close_matches
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, get_args, get_type_hints
 
 import yaml
 from pydantic import ConfigDict, TypeAdapter, ValidationError
@@ -34,6 +34,9 @@ OBSOLETE_EM = ("unit_norm_means",)
 """Keys of ``em`` that configurations written by earlier versions may hold: the head's coordinates say it."""
 RENAMED_EM = {"spread_decay": "covariance_decay", "spread_shrinkage": "covariance_shrinkage"}
 """Keys of ``em`` as earlier versions wrote them, and as they are called now."""
+OLD_HEAD = {"kind", "components", "dim", "projection", "link", "temperature", "winner", "discriminative"}
+"""Keys of ``model.head`` as versions wrote them whose projection said the coordinates too."""
+PROJECTIONS = get_args(get_type_hints(HeadSettings)["projection"])
 
 
 class ConfigError(ValueError):
@@ -134,7 +137,7 @@ def parse_config(tree: Tree, source: str = "configuration") -> Config:
     em_preset = preset if preset in PRESETS else "default"  # a softmax head has no EM
     tree |= {
         "data": {**DATA_PRESETS[preset], **data},
-        "model": {**model, "head": _with_preset(present_words(head), heads, preset, "model.head", source)},
+        "model": {**model, "head": _with_preset(_present_head(head), heads, preset, "model.head", source)},
         "em": _with_preset(em, ems, em_preset, "em", source),
         "train": {**TRAIN_PRESETS[preset], **train},
     }
@@ -199,7 +202,25 @@ def read_tree(path: Path, inside: tuple[Path, ...] = ()) -> Tree:
         if included.resolve() in (*inside, path.resolve()):
             raise ConfigError(f"{path}: includes {included}, which includes it in turn; take one of them out")
         base = _layered(base, read_tree(included, (*inside, path.resolve())))
-    return _layered(base, tree)
+    return _layered(base, _with_present_head(tree))
+
+
+def _with_present_head(tree: Tree) -> Tree:
+    """A file's content, its head as this version says it, before a layer on top can change single fields."""
+    model = _mapping(tree, "model")
+    head = _mapping(model, "head")
+    return {**tree, "model": {**model, "head": _present_head(head)}} if head else tree
+
+
+def _present_head(head: Tree) -> Tree:
+    """The section ``model.head`` in the words of this version.
+
+    Earlier versions wrote every field out, and their projection said the coordinates too. A single field,
+    set by hand, says what it says in `HeadSettings`: it leaves the coordinates of the preset as they are.
+    """
+    from_earlier_version = head.keys() >= OLD_HEAD
+    known_word = head.get("projection") in PROJECTIONS
+    return present_words(head) if from_earlier_version or not known_word else head
 
 
 def _parsed(path: Path) -> object:
@@ -245,9 +266,22 @@ def _layered(base: Tree, top: Tree) -> Tree:
     """One file, or all overrides, over what lies below.
 
     A preset on top replaces the fields that presets set: a copied configuration, which spells every field
-    out, would otherwise keep them under another word.
+    out, would otherwise keep them under another word. The same holds for a preset of ``em`` or of
+    ``model.head`` alone.
     """
-    return _merge(_without_preset_fields(base) if "preset" in top else base, top)
+    if "preset" in top:
+        return _merge(_without_preset_fields(base), top)
+    if "preset" in _mapping(top, "em"):
+        base = {**base, "em": {}}
+    if "preset" in _mapping(_mapping(top, "model"), "head"):
+        base = {**base, "model": {**_mapping(base, "model"), "head": {}}}
+    return _merge(base, top)
+
+
+def _mapping(tree: Tree, key: str) -> Tree:
+    """The section ``key``, or an empty one where there is none or its value is a word."""
+    found = tree.get(key)
+    return found if isinstance(found, dict) else {}
 
 
 def _without_preset_fields(tree: Tree) -> Tree:

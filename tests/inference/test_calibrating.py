@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -133,9 +134,18 @@ def test_a_second_calibration_finds_what_the_first_found(segmenter, listed, gene
     samples = listed(noisy_samples(predictor, generator))
     once = segmenter.calibration = calibrate(predictor, samples)
     again = calibrate(predictor, samples)
-    assert again.temperature == pytest.approx(once.temperature, rel=1e-2)
+    assert again.temperature == pytest.approx(once.temperature, rel=1e-4)
     for name in ("thresholds", "typical", "quantiles"):
         assert getattr(again, name) == getattr(once, name)
+
+
+def test_an_earlier_temperature_does_not_widen_the_range(segmenter, calibration, listed, generator) -> None:
+    predictor = Predictor(segmenter)
+    samples = listed(noisy_samples(predictor, generator, 1))
+    worst = [replace(sample, labels=predictor.maps(sample).logits[0].argmin(0).byte()) for sample in samples]
+    segmenter.calibration = calibration(temperature=256.0)
+    with pytest.warns(UserWarning, match="256 is the highest"):
+        assert calibrate(predictor, listed(worst)).temperature == pytest.approx(256.0)
 
 
 def test_a_calibration_says_where_it_comes_from(segmenter, listed, generator) -> None:

@@ -265,9 +265,11 @@ def test_points_of_no_length_and_points_that_are_not_finite_pass_the_check() -> 
 @pytest.mark.parametrize("name", ["sphere", "pole", "whitened"])
 def test_em_refuses_points_of_other_coordinates(name: str) -> None:
     mixture = ClassMixture(C, 2, D, coordinates=make_coordinates(name, D))
-    before = mixture.means.clone()
-    with pytest.raises(ValueError, match=f"not points of {name} coordinates: make them .* `points`"):
-        OnlineEM(mixture).step(-torch.ones(4, D), torch.zeros(4, dtype=torch.int64))
+    before, labels = mixture.means.clone(), torch.zeros(4, dtype=torch.int64)
+    for points in (-torch.ones(4, D), torch.ones(4, D)):  # the latter as features after a ReLU
+        for learn in (OnlineEM(mixture).step, mixture.fit):
+            with pytest.raises(ValueError, match=f"not points of {name} coordinates: make them .* `points`"):
+                learn(points, labels)
     assert torch.equal(mixture.means, before)
 
 

@@ -6,7 +6,7 @@ import torch
 from sklearn.mixture import GaussianMixture
 
 from gmmseg.labels import IGNORE
-from gmmseg.mixture import ClassMixture, DiscriminativeMixture, class_evidence
+from gmmseg.mixture import ClassMixture, DiscriminativeMixture, OnlineEM, class_evidence
 
 
 def three_clusters(generator, n=600, d=4):
@@ -125,3 +125,17 @@ def test_refusals():
     spent_after_one_pass = iter([(torch.randn(30, 4), torch.zeros(30, dtype=torch.int64))])
     with pytest.raises(ValueError, match="only once"):
         ClassMixture(2, 3, 4).fit(spent_after_one_pass)
+
+
+def test_em_is_refused_where_gradients_move_the_mixture():
+    mixture = DiscriminativeMixture(2, 3, 4)
+    before = mixture.means.clone()
+    for learn in (lambda: OnlineEM(mixture), lambda: mixture.fit(torch.ones(2, 4), torch.tensor([0, 1]))):
+        with pytest.raises(ValueError, match="EM does not: make a ClassMixture"):
+            learn()
+    assert torch.equal(mixture.means, before)
+
+
+def test_a_fit_names_the_channels_it_expects():
+    with pytest.raises(ValueError, match=r"expected points \(n 4\) and labels \(n\), got \(5, 3\)"):
+        ClassMixture(2, 3, 4).fit(torch.ones(5, 3), torch.zeros(5, dtype=torch.int64))

@@ -149,7 +149,7 @@ def test_scores_of_points_are_not_fitted_on_queries(segmenter: MaskSegmenter, im
 
 
 def test_the_head_stays_on_its_matching(segmenter: MaskSegmenter) -> None:
-    with pytest.raises(TypeError, match="MaskSegmenter is part of its matching"):
+    with pytest.raises(ValueError, match=r"MaskSegmenter is part of its matching.*: convert"):
         replace_head(segmenter, HeadSettings())
 
 

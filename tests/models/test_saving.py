@@ -73,3 +73,9 @@ def test_the_checksum_tells_names_types_shapes_and_values_apart():
     ]
     assert len({checksum(state) for state in states}) == len(states)
     assert checksum({"b": ones, "a": -ones}) == checksum({"a": -ones, "b": ones})
+
+
+def test_a_run_folder_is_told_where_its_weights_are(folder, tmp_path):
+    folder.rename(tmp_path / "final")
+    with pytest.raises(WeightsError, match=r"a run folder, its weights are in .*final$"):
+        gmmseg.from_pretrained(tmp_path)

@@ -177,8 +177,10 @@ def test_a_preset_gives_the_head_of_that_word_unless_a_head_is_given(word: str) 
 
 
 def test_refusals() -> None:
-    with pytest.raises(ValueError, match=r"'papre'.*paper"):
+    with pytest.raises(ValueError, match=r"unknown preset 'papre': choose paper"):
         gmmseg.build("tiny_unet", num_classes=3, preset="papre")
+    with pytest.raises(ValueError, match="unknown preset 'gmm': choose paper"):  # as in a configuration
+        gmmseg.build("tiny_unet", num_classes=3, preset="gmm")
     with pytest.raises(ValueError, match=r"unknown network 'resnet'.*tiny_unet"):
         gmmseg.build("resnet", num_classes=3)
     with pytest.raises(ValueError, match="num_classes"):

@@ -55,6 +55,16 @@ def test_the_warm_up_trains_points_by_a_linear_classifier_until_it_ends(segmente
     assert loss(paired, 4).keys() == {"posterior", "likelihood"}
 
 
+def test_the_warm_up_lays_cells_over_pixels_as_the_network_does(segmenter, generator):
+    segmenter.features.align_corners = True
+    output = segmenter(torch.rand(2, 3, 32, 48, generator=generator))
+    paired = segmenter.paired(output, torch.randint(0, 3, (2, 32, 48), generator=generator))
+    loss = make_loss(segmenter, TrainSettings(softmax_steps=1), None, same)
+    logits = loss.network(output.points)
+    full = F.interpolate(logits, size=(32, 48), mode="bilinear", align_corners=True)
+    torch.testing.assert_close(loss(paired, 0)["warmup"], F.cross_entropy(full, paired.labels))
+
+
 def test_every_term_has_its_count(segmenter, paired):
     loss = make_loss(segmenter, TrainSettings(softmax_steps=4), None, same)
     counts = loss.label_counts(paired.labels)

@@ -110,9 +110,10 @@ class TypicalEvidence:
 
 
 class _Findings:
-    """What one pass over labelled images collects."""
+    """What one pass over labelled images collects; ``applied``: the temperature logits come at."""
 
-    def __init__(self, num_classes: int) -> None:
+    def __init__(self, num_classes: int, applied: float) -> None:
+        self.applied = applied
         self.histogram = ScoreHistogram()
         self.temperature = TemperatureFit()
         self.typical = TypicalEvidence(num_classes) if num_classes else None
@@ -126,7 +127,8 @@ class _Findings:
         chosen = known[_evenly(len(known), PIXELS_PER_IMAGE)]
         here = chosen.to(maps.logits.device)
         labels = sample.labels.flatten()[chosen].long()
-        self.temperature.update(maps.logits[0].flatten(1)[:, here].T.cpu(), labels)
+        as_trained = self.applied * maps.logits[0].flatten(1)[:, here].T.cpu()
+        self.temperature.update(as_trained, labels)
         if self.typical is not None:
             self.typical.update(maps.scores[0, 1:].flatten(1)[:, here].T.cpu(), labels)
 
@@ -156,14 +158,14 @@ def calibrate(
     classes = check_classes(dataset, segmenter.num_classes)
     generative = 0 if segmenter.mixture is None else segmenter.num_classes
     readings: list[Reading] = [anomaly_map, *(partial(_evidence_of, index) for index in range(generative))]
-    found = _Findings(generative)
+    found = _Findings(generative, segmenter.temperature)
     for sample in walk(dataset, progress):
         found.update(predictor.maps(sample, readings), sample)
     found.merge_processes()
     return Calibration(
         weights=digest(segmenter),
         thresholds={PIXELS: Threshold(found.histogram.threshold(share), share)},
-        temperature=segmenter.temperature * found.temperature.best(),
+        temperature=found.temperature.best(),
         typical=None if found.typical is None else found.typical.means(),
         data=CalibrationData(dataset.name, dataset.split, classes.names, len(dataset)),
         time=datetime.now(UTC).isoformat(timespec="seconds"),

@@ -118,17 +118,17 @@ class Sphere(Coordinates):
         return F.normalize(means, dim=-1)
 
     def check(self, points: Tensor) -> None:
-        lengths = points.float().norm(dim=-1)
-        # A feature of zeros has no direction and stays zero; what is not finite has an error of its own.
-        wrong = ((lengths - 1.0).abs() > LENGTH_TOLERANCE) & (lengths > 0) & lengths.isfinite()
-        self._refuse_if(wrong)
-
-    def _refuse_if(self, wrong: Tensor) -> None:
-        if bool(wrong.any()):
+        if bool(self._is_elsewhere(points).any()):
             raise ValueError(
                 f"these are not points of {self.name} coordinates: make them of features with the "
                 "mixture's `points`"
             )
+
+    def _is_elsewhere(self, points: Tensor) -> Tensor:
+        """Which points (n) bool do not lie where these coordinates put them."""
+        lengths = points.float().norm(dim=-1)
+        # A feature of zeros has no direction and stays zero; what is not finite has an error of its own.
+        return ((lengths - 1.0).abs() > LENGTH_TOLERANCE) & (lengths > 0) & lengths.isfinite()
 
 
 class Pole(Sphere):
@@ -140,8 +140,8 @@ class Pole(Sphere):
     def place(self, features: Tensor) -> Tensor:
         return on_sphere(features)
 
-    def check(self, points: Tensor) -> None:
-        self._refuse_if(points[:, -1] <= 0)
+    def _is_elsewhere(self, points: Tensor) -> Tensor:
+        return super()._is_elsewhere(points) | (points[:, -1] <= 0)
 
 
 class WhitenedSphere(Pole):

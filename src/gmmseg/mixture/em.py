@@ -67,6 +67,7 @@ class OnlineEM:
     """
 
     def __init__(self, mixture: ClassMixture, settings: EMSettings = DEFAULT, *, seed: int = 0) -> None:
+        mixture.refuse_em()
         self.mixture = mixture
         self.settings = settings
         self.seed = seed
@@ -368,12 +369,7 @@ class OnlineEM:
     def _check(self, points: Tensor, labels: Tensor, forgetting_scale: float) -> None:
         if not 0.0 <= forgetting_scale <= 1.0:
             raise ValueError(f"forgetting_scale must lie in [0, 1], got {forgetting_scale}")
-        if points.ndim != 2 or points.shape[1] != self.mixture.dim or labels.shape != points.shape[:1]:
-            raise ValueError(
-                f"expected points (n {self.mixture.dim}) and labels (n), "
-                f"got {tuple(points.shape)} and {tuple(labels.shape)}"
-            )
-        self.mixture.coordinates.check(points)
+        self.mixture.check(points, labels)
         unknown = ((labels < 0) | (labels >= self.mixture.num_classes)) & (labels != IGNORE)
         if bool(unknown.any()):
             values = labels[unknown].unique().tolist()

@@ -37,8 +37,9 @@ def fit_mixture(
     seed: int,
 ) -> list[float]:
     """See `ClassMixture.fit`."""
+    mixture.refuse_em()
     if restart:
-        _start_(mixture, _reservoir(batches, mixture.num_classes, seed), variance_floor, seed)
+        _start_(mixture, _reservoir(batches, mixture, seed), variance_floor, seed)
     history: list[float] = []
     for _ in range(passes):
         known, log_likelihood = _moments(mixture, batches, EMSettings(balanced=balanced))
@@ -108,14 +109,14 @@ def _distant_points(kept: ClassBatch, k: int, seed: int) -> Tensor:
     return chosen
 
 
-def _reservoir(batches: Batches, num_classes: int, seed: int) -> ClassBatch:
+def _reservoir(batches: Batches, mixture: "ClassMixture", seed: int) -> ClassBatch:
     """A uniform random choice of points per class, of all batches."""
     generator = torch.Generator().manual_seed(seed)
     kept: list[Tensor] = []
-    for points, labels in batches:
-        known = (labels >= 0) & (labels < num_classes)
-        tickets = torch.randint(1 << 31, (int(known.sum()),), generator=generator).to(labels.device)
-        arriving = [points[known].float(), labels[known], tickets]
+    for batch in batches:
+        points, labels = _labelled(*batch, mixture)
+        tickets = torch.randint(1 << 31, (len(labels),), generator=generator).to(labels.device)
+        arriving = [points, labels, tickets]
         pool = [torch.cat(pair) for pair in zip(kept, arriving)] if kept else arriving
         drawn = draw(pool[1], pool[2], _START_POINTS)
         kept = [each[drawn] for each in pool]
@@ -126,9 +127,14 @@ def _reservoir(batches: Batches, num_classes: int, seed: int) -> ClassBatch:
 
 def _chunks(points: Tensor, labels: Tensor, mixture: "ClassMixture") -> Iterator[ClassBatch]:
     """The labelled points of a batch, by class, a bounded number at a time."""
-    known = (labels >= 0) & (labels < mixture.num_classes)
-    points, labels = points[known].float().to(mixture.means.device), labels[known].to(mixture.means.device)
-    mixture.coordinates.check(points)
+    points, labels = (each.to(mixture.means.device) for each in _labelled(points, labels, mixture))
     for start in range(0, len(points), _CHUNK):
         order = labels[start : start + _CHUNK].argsort(stable=True)
         yield ClassBatch(points[start : start + _CHUNK][order], labels[start : start + _CHUNK][order])
+
+
+def _labelled(points: Tensor, labels: Tensor, mixture: "ClassMixture") -> tuple[Tensor, Tensor]:
+    """The points (m d) with a known label, and these labels (m); points of other coordinates are refused."""
+    known = (labels >= 0) & (labels < mixture.num_classes)
+    mixture.check(points, labels)
+    return points[known].float(), labels[known]

@@ -70,6 +70,20 @@ class ClassMixture(nn.Module):
     def _hold(self, name: str, value: Tensor) -> None:
         self.register_buffer(name, value)
 
+    def refuse_em(self) -> None:
+        """Raise ValueError if EM cannot move this mixture."""
+        if not self.moved_by_em:
+            raise ValueError("gradients train a discriminative mixture, EM does not: make a ClassMixture")
+
+    def check(self, points: Tensor, labels: Tensor) -> None:
+        """Raise ValueError if these are not points (n d) of this mixture's coordinates with labels (n)."""
+        if points.ndim != 2 or points.shape[1] != self.dim or labels.shape != points.shape[:1]:
+            raise ValueError(
+                f"expected points (n {self.dim}) and labels (n), "
+                f"got {tuple(points.shape)} and {tuple(labels.shape)}"
+            )
+        self.coordinates.check(points)
+
     @property
     def num_classes(self) -> int:
         return self.means.shape[0]

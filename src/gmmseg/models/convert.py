@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from gmmseg.models.fcn import auxiliary_head
 from gmmseg.models.features import IMAGENET_MEAN, IMAGENET_STD, FeatureExtractor, Features
-from gmmseg.models.heads import GMMHead, HeadSettings, SoftmaxHead, head_settings, make_head
+from gmmseg.models.heads import GMMHead, HeadSettings, SoftmaxHead, make_head, preset_head
 from gmmseg.models.recipe import Recipe
 from gmmseg.models.segmenter import Segmenter
 
@@ -53,7 +53,7 @@ def convert(
     ``head`` as in `build`; "softmax" keeps the classifier of the model, so it is the model's honest twin.
     ``num_classes``: None keeps the model's. ``mean`` and ``std``: what the model was trained with.
     """
-    settings = head_settings(preset if head is None else head)
+    settings = preset_head(preset, head)
     if num_classes is not None and num_classes < 1:
         raise ValueError(f"num_classes must be at least 1, got {num_classes}")
     segmenter = _converted(share_weights(model), settings, num_classes, classifier, mean, std)

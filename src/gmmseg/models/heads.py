@@ -104,6 +104,13 @@ def head_settings(head: "str | HeadSettings") -> HeadSettings:
     return HEAD_PRESETS[name]
 
 
+def preset_head(preset: str, head: "str | HeadSettings | None" = None) -> HeadSettings:
+    """The settings of the preset's head, or, in its place, those of ``head``."""
+    if preset not in HEAD_PRESETS:
+        raise ValueError(f"unknown preset {preset!r}: choose {', '.join(HEAD_PRESETS)}")
+    return head_settings(preset if head is None else head)
+
+
 def make_projection(name: str, in_channels: int, out_channels: int, *, bias: bool = True) -> nn.Module:
     """A module from features (n in_channels) to features (n out_channels): a convolution written for rows.
 

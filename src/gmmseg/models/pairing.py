@@ -78,16 +78,16 @@ class PairedMaps(PairedOutput):
         return LabelledPoints(classified, shrink_labels(self.labels, (h, w)).reshape(-1))
 
     def losses(self, extra: Collection[str] = (), em: OnlineEM | None = None) -> dict[str, Tensor]:
-        terms = {"posterior": self._cross_entropy(self.output.logits)}
+        terms = {"posterior": self.cross_entropy(self.output.logits)}
         if extra and self.output.mixture is not None:
             terms |= self.points.terms(extra, em)
         if self.output.auxiliary:
-            each = [self._cross_entropy(logits) for logits in self.output.auxiliary]
+            each = [self.cross_entropy(logits) for logits in self.output.auxiliary]
             terms["auxiliary"] = torch.stack(each).mean()
         return terms
 
-    def _cross_entropy(self, logits: Tensor) -> Tensor:
-        """Of logits (b c h w) resized to the labels."""
+    def cross_entropy(self, logits: Tensor) -> Tensor:
+        """Mean cross-entropy of logits (b c h w), resized to the labels as the network's own are."""
         full = resize(logits, self.labels.shape[-2:], align_corners=self.align_corners)
         return cross_entropy(full, self.labels)
 

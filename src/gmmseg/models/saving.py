@@ -114,8 +114,10 @@ def read_config(folder: Path) -> JSON:
     """config.json of ``folder``, checked to be one of ours."""
     path = folder / CONFIG_FILE
     if not path.is_file():
+        inside = next((folder / part for part in RUN_PARTS if (folder / part / CONFIG_FILE).is_file()), None)
         raise WeightsError(
             f"{path} is missing: a segmenter is a folder with {CONFIG_FILE} and {WEIGHTS_FILE}"
+            + (f"; this is a run folder, its weights are in {inside}" if inside else "")
         )
     try:
         config = json.loads(path.read_text(encoding="utf-8"))

@@ -176,7 +176,10 @@ class Segmenter(nn.Module):
 def replace_head(segmenter: Segmenter, settings: HeadSettings) -> Segmenter:
     """A segmenter with the same features (shared, not copied) and a new, untrained head."""
     if not segmenter.points_are_cells:
-        raise TypeError(f"the head of a {type(segmenter).__name__} is part of its matching and stays on it")
+        raise ValueError(
+            f"the head of a {type(segmenter).__name__} is part of its matching and stays on it: convert the "
+            "network with the head it is to have, and train that"
+        )
     channels = segmenter.features.out_channels
     assert isinstance(channels, int)
     replaced = Segmenter(

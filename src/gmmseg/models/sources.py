@@ -9,7 +9,7 @@ from pathlib import Path
 from gmmseg.json_tree import JSON
 from gmmseg.models.classes import Wanted, adapt
 from gmmseg.models.convert import convert
-from gmmseg.models.heads import HeadSettings, head_settings
+from gmmseg.models.heads import HeadSettings, preset_head
 from gmmseg.models.hub import PREFIX, download, fetching, offline
 from gmmseg.models.huggingface import normalisation, open_transformers
 from gmmseg.models.light import build_light
@@ -47,7 +47,7 @@ def build(
     has rows for classes: the softmax head of a network with the very same classes gives its own logits.
     """
     names = None if class_names is None else tuple(class_names)
-    wanted = Wanted(head_settings(preset if head is None else head), num_classes, names)
+    wanted = Wanted(preset_head(preset, head), num_classes, names)
     prefix, colon, rest = name.partition(":")
     if name in ZOO:
         segmenter = build_named(name, _count(name, wanted), wanted.settings, weights)

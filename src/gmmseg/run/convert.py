@@ -4,7 +4,7 @@ import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
-from gmmseg.models import HeadSettings, Segmenter, build
+from gmmseg.models import Segmenter, build
 from gmmseg.training.run_folder import refuse_weights
 
 TWIN = "twin"
@@ -15,19 +15,19 @@ def convert_source(
     source: str,
     out: Path,
     *,
-    head: str | HeadSettings = "default",
+    preset: str = "default",
     twin: bool = False,
     weights: str | None = None,
     class_names: Sequence[str] | None = None,
 ) -> Segmenter:
     """Write the network called ``source`` with a new head to ``out``, and with ``twin`` its softmax twin.
 
-    The twin is in out/twin and has the very same features. Names, weights and classes as in `gmmseg.build`.
-    Returns the segmenter that was written to ``out``.
+    The twin is in out/twin and has the very same features. Names, preset, weights and classes as in
+    `gmmseg.build`. Returns the segmenter that was written to ``out``.
     """
     for folder in (out, out / TWIN):
         refuse_weights(folder)
-    segmenter = build(source, head=head, weights=weights, class_names=class_names)
+    segmenter = build(source, preset=preset, weights=weights, class_names=class_names)
     if twin:
         softmax = _twin(segmenter, source, weights, class_names)
         softmax.save_pretrained(out / TWIN)
@@ -40,7 +40,7 @@ def _twin(
 ) -> Segmenter:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # all of it was said when the segmenter was built
-        softmax = build(source, head="softmax", weights=weights, class_names=class_names)
+        softmax = build(source, preset="softmax", weights=weights, class_names=class_names)
     # What starts from random weights has started from others here.
     softmax.features.load_state_dict(segmenter.features.state_dict())
     return softmax

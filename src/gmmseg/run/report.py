@@ -14,7 +14,7 @@ from gmmseg.inference import Predictor
 from gmmseg.inference.pictures import default_colours
 from gmmseg.labels import IGNORE
 from gmmseg.models import Segmenter
-from gmmseg.models.saving import RUN_PARTS
+from gmmseg.models.saving import CONFIG_FILE
 from gmmseg.report import sections
 from gmmseg.report.html import Report
 from gmmseg.report.panels import Example, ModelMaps, panel
@@ -22,6 +22,7 @@ from gmmseg.report.parts import Section
 from gmmseg.report.sections import Classes, FittedPoints, Subject
 from gmmseg.report.sheet import contact_sheet
 from gmmseg.report.stored import read_log
+from gmmseg.run.runs import weights_of
 from gmmseg.samples import SegmentationDataset, walk
 
 _EXAMPLES = 4
@@ -104,8 +105,7 @@ def open_source(path: Path) -> Source:
     if not path.is_dir():
         raise FileNotFoundError(f"{path}: neither a run folder nor a results file")
     results_file, log, config = path / "results.json", path / "log.jsonl", path / "config.yaml"
-    places = (path, *(path / part for part in RUN_PARTS))
-    trained = any((place / "config.json").is_file() for place in places)
+    trained = any((place / CONFIG_FILE).is_file() for place in (path, *weights_of(path)))
     if not (results_file.is_file() or trained):
         raise FileNotFoundError(f"{path}: holds neither results.json nor trained weights")
     subject = Subject(

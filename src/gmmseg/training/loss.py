@@ -4,12 +4,10 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from gmmseg.mixture import OnlineEM
 from gmmseg.models import Segmenter
-from gmmseg.models.losses import cross_entropy
-from gmmseg.models.pairing import PairedOutput
+from gmmseg.models.pairing import PairedMaps, PairedOutput
 from gmmseg.training.train_settings import TrainSettings
 
 Prepare = Callable[[nn.Module], nn.Module]
@@ -66,11 +64,10 @@ class SoftmaxWarmUp:
     def __call__(self, paired: PairedOutput, step: int) -> dict[str, Tensor]:
         if step >= self.steps:
             return self.then(paired, step)
-        terms, labels = paired.losses(), paired.labels
-        logits = self.network(paired.output.points)
-        full = F.interpolate(logits, size=labels.shape[-2:], mode="bilinear", align_corners=False)
+        assert isinstance(paired, PairedMaps)  # others are refused by `make_loss`
+        terms, logits = paired.losses(), self.network(paired.output.points)
         # Of weight zero, yet a term: with several processes every parameter needs a gradient.
-        return {**terms, "posterior": 0.0 * terms["posterior"], "warmup": cross_entropy(full, labels)}
+        return {**terms, "posterior": 0.0 * terms["posterior"], "warmup": paired.cross_entropy(logits)}
 
     def label_counts(self, labels: Tensor) -> dict[str, Tensor]:
         counts = self.then.label_counts(labels)
