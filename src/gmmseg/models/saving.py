@@ -95,6 +95,7 @@ def describe(segmenter: "Segmenter") -> dict[str, Any]:
         "label_names": segmenter.label_names,
         "colours": segmenter.colours,
         "inference": asdict(segmenter.inference),
+        "density": None if segmenter.density is None else asdict(segmenter.density.settings),
     }
 
 
