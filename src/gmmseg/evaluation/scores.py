@@ -13,15 +13,18 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from gmmseg import distributed
+from gmmseg.inference.readings import Density, Energy, Fused
 from gmmseg.labels import IGNORE
 from gmmseg.mixture import anomaly_score, class_evidence
 from gmmseg.mixture.sampling import hashed
 
 
 class Output(Protocol):
-    """What scores read: logits (b c h w), points (b d h w), evidence (b c h w), log_densities (b c k h w).
+    """What scores read: logits (b c h w), points (b d h w), evidence (b c h w), log_densities (b c k h w),
+    density_evidence (b c h w).
 
-    Points are None where the network's are not its cells, the last two where it has no mixtures of points.
+    Points are None where the network's are not its cells, evidence and log_densities where it has no mixtures
+    of points, density_evidence where there is no density beside its head.
     """
 
     @property
@@ -32,6 +35,8 @@ class Output(Protocol):
     def evidence(self) -> Tensor | None: ...
     @property
     def log_densities(self) -> Tensor | None: ...
+    @property
+    def density_evidence(self) -> Tensor | None: ...
 
 
 Batches = Iterable[tuple[Output, Tensor]]
@@ -65,15 +70,6 @@ class MaxLogit:
 
     def __call__(self, output: Output) -> Tensor:
         return -output.logits.float().amax(1)
-
-
-class Energy:
-    """-logsumexp_c logit."""
-
-    name = "energy"
-
-    def __call__(self, output: Output) -> Tensor:
-        return -output.logits.float().logsumexp(1)
 
 
 class FittedScore:
@@ -380,6 +376,8 @@ ALL = (
     LinkedLikelihood,
     PredictedClassLikelihood,
     Typicality,
+    Density,
+    Fused,
 )
 """Every score."""
 

@@ -47,8 +47,8 @@ class ClassSums:
 class ClassSample:
     """A uniform random choice of at most ``most`` points of each class, on the CPU.
 
-    Each point draws a ticket, a hash of (seed, how many came before it); the lowest tickets stay. Memory is
-    that of at most twice as many points and one batch.
+    Each point draws a ticket, a hash of (seed, how many came before it); the lowest tickets stay. While new
+    points are merged with those kept, memory is that of at most four times as many and one batch.
     """
 
     def __init__(self, num_classes: int, dim: int, *, most: int, seed: int = 0) -> None:
@@ -66,7 +66,7 @@ class ClassSample:
         chosen = (tickets <= self.highest[known]).nonzero().squeeze(1)
         rows = points[chosen.to(points.device)].float().cpu()
         self.waiting.append((rows, known[chosen], tickets[chosen]))
-        if sum(len(each[1]) for each in self.waiting) > self.most * len(self.highest):
+        if sum(len(each[1]) for each in self.waiting) > self.most * len(self.highest) // 4:
             self._merge()
 
     def points_and_labels(self) -> tuple[Tensor, Tensor]:

@@ -1,7 +1,7 @@
 """A density beside the head: what the backbone itself saw of each class, whatever the head was trained for.
 
-The features before a classifier are trained to tell the classes apart, and lose what does not help with it. The
-backbone's own maps have kept it, so that something unknown looks less like a known class there.
+The features before a classifier are trained to tell the classes apart, and lose what does not help with it.
+The backbone's own maps have kept it, so that something unknown looks less like a known class there.
 """
 
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ _MOST_CHANNELS = 1 << 14
 
 @dataclass(frozen=True)
 class DensitySettings:
-    """What it takes to build a `CellDensity` again: Gaussians per class, and channels of the maps it reads."""
+    """What it takes to build a `CellDensity` again: Gaussians per class, channels of the maps it reads."""
 
     components: Count
     channels: Annotated[int, Ge(1), Le(_MOST_CHANNELS)]
@@ -45,7 +45,10 @@ class CellDensity(nn.Module):
     def forward(self, maps: Tensor) -> Tensor:
         b, f, h, w = maps.shape
         rows = maps.permute(0, 2, 3, 1).reshape(-1, f)
-        return self.mixture(self.coordinates(rows)).unflatten(0, (b, h, w)).movedim(-1, 1)
+        evidence = self.mixture(self.coordinates(rows))
+        # A class that no cell was seen of must not vouch for any.
+        evidence = evidence.masked_fill(~self.mixture.fitted, -torch.inf)
+        return evidence.unflatten(0, (b, h, w)).movedim(-1, 1)
 
     @torch.no_grad()
     def fit_(self, sums: ClassSums, kept: ClassSample, *, passes: int) -> list[float]:
@@ -58,9 +61,9 @@ class CellDensity(nn.Module):
 
 
 def features_and_maps(extractor: nn.Module, images: Tensor) -> tuple[Features, Tensor]:
-    """The features of normalised images (b 3 H W), and the maps (b f h w) that a density reads, of equal size.
+    """The features of normalised images (b 3 H W), and the maps (b f h w) that a density reads, of one size.
 
-    Those are the backbone's, joined, or the features for the head where the network cannot be split.
+    The maps are the backbone's, joined, or the features for the head where the network cannot be split.
     """
     if isinstance(extractor, SplitFeatures):
         height, width = images.shape[-2:]
