@@ -100,6 +100,8 @@ class Calibration:
         for name, found in self.moments.items():
             if not isinstance(name, str) or not isinstance(found, ScoreMoments):
                 raise ValueError(f"moments must be ScoreMoments objects by score, got {shown(name)}")
+        if self.score == FUSED and not self.moments:
+            raise ValueError("the fused score needs the moments of its parts")
 
     @property
     def threshold(self) -> float | None:
