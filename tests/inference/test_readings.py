@@ -29,9 +29,9 @@ def test_each_is_what_its_formula_says(output: SimpleNamespace) -> None:
 
 def test_what_is_missing_is_told_with_the_cure(output: SimpleNamespace) -> None:
     output.density_evidence = None
-    with pytest.raises(ValueError, match="density: this model has no density.*gmmseg fit MODEL"):
+    with pytest.raises(ValueError, match=r"density: this model has no density.*gmmseg fit MODEL"):
         Density()(output)
-    with pytest.raises(ValueError, match="usual energy and density.*gmmseg calibrate MODEL"):
+    with pytest.raises(ValueError, match=r"usual energy and density.*gmmseg calibrate MODEL"):
         Fused()
     with pytest.raises(ValueError, match="usual density of known"):
         Fused({"energy": MOMENTS["energy"]})

@@ -1,4 +1,4 @@
-"""Mixtures after the fact: one look at each image, labels untouched, the fused score shown once calibrated."""
+"""Mixtures after the fact: one look at each image, labels untouched, the fused score once calibrated."""
 
 import numpy as np
 import pytest

@@ -15,7 +15,6 @@ import torch
 from accelerate import Accelerator
 from torch import nn
 
-import gmmseg
 from gmmseg.data.augmented import AugmentedDataset
 from gmmseg.data.loading import EpochLoader, ShuffledSampler
 from gmmseg.data.samplers import ClassBalancedSampler, class_counts
