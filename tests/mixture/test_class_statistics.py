@@ -31,6 +31,17 @@ def test_centre_and_covariance_are_those_of_numpy(cells: tuple, offset: float) -
     np.testing.assert_allclose(sums.within().numpy(), residuals.T @ residuals / N, atol=1e-9)
 
 
+def test_sums_of_two_parts_add_up_to_those_of_the_whole(cells: tuple) -> None:
+    points, labels = cells
+    whole, first, second = (ClassSums(C, D) for _ in range(3))
+    whole.update(points, labels)
+    first.update(points[:100], labels[:100])
+    second.update(points[100:], labels[100:])
+    first.add_(second)
+    torch.testing.assert_close(first.centre(), whole.centre())
+    torch.testing.assert_close(first.within(), whole.within())
+
+
 @pytest.mark.parametrize("sizes", [500, 60, 7])
 def test_a_sample_holds_the_lowest_tickets_however_points_arrive(cells: tuple, sizes: int) -> None:
     points, labels = cells

@@ -34,6 +34,17 @@ class ClassSums:
         self.totals.index_add_(0, labels, offsets)
         self.products.addmm_(offsets.T, offsets)
 
+    def add_(self, other: "ClassSums") -> None:
+        """Take in what ``other`` has seen, whose origin is another one."""
+        counts, totals, products = (
+            each.to(self.origin) for each in (other.counts, other.totals, other.products)
+        )
+        shift = other.origin.to(self.origin) - self.origin
+        cross = torch.outer(totals.sum(0), shift)
+        self.counts += counts
+        self.totals += totals + counts[:, None] * shift
+        self.products += products + cross + cross.T + counts.sum() * torch.outer(shift, shift)
+
     def centre(self) -> Tensor:
         """Mean (d) of all points."""
         return self.origin + self.totals.sum(0) / self.counts.sum()
