@@ -15,12 +15,15 @@ import typer
 
 from gmmseg.cli_options import (
     BoundariesOption,
+    CalibrateOption,
     ComponentsOption,
     ConfigArgument,
     DataOption,
+    FitOnOption,
     Model,
     ModelOption,
     OverridesArgument,
+    PassesOption,
     PixelsOption,
     PresetOption,
     ResultsOption,
@@ -160,23 +163,62 @@ def fit(
     model: Model,
     data: Annotated[str, typer.Option("--data", "-d", help="Labelled training set, NAME:ROOT[:SPLIT].")],
     out: Annotated[Path, typer.Option(help="Folder for the fitted weights.")],
+    on: FitOnOption = "backbone",
     components: Annotated[int, typer.Option(min=1, help="Gaussians per class.")] = 5,
-    passes: Annotated[int, typer.Option(min=1, help="Largest number of passes of EM over the set.")] = 20,
+    passes: PassesOption = 10,
+    calibrate: CalibrateOption = None,
 ) -> None:
-    """Fit mixtures to the frozen features of a trained softmax model; writes the weights of the new model.
+    """Fit mixtures to a trained model without training it again; writes the weights of the new model.
 
-    This is the paper's post-hoc variant: the network itself is not trained again.
+    Each image is read once, and at most 4000 cells of each class are kept, 512 MB altogether.
     """
     from gmmseg import run
     from gmmseg.training.run_folder import refuse_weights
 
+    ways = {"backbone": run.fit_density, "features": run.fit_head}
+    if on not in ways:
+        raise ValueError(f"--on {on}: choose {' or '.join(ways)}")
     refuse_weights(out)
     dataset = _judged_sets(model, [data], "train")[0]
+    validation = _judged_sets(model, [calibrate])[0] if calibrate else None
+    segmenter = run.open_model(model).to(run.join_processes().device)
+    if on == "backbone" and not run.can_be_split(segmenter):
+        note(
+            "this network cannot be split into backbone and decoder: its features before the classifier "
+            "are taken"
+        )
     with Bar("fitting") as bar:
-        fitted, history = run.fit(run.open_model(model), dataset, components, passes=passes, progress=bar)
+        fitted, history = ways[on](segmenter, dataset, components, passes=passes, progress=bar)
     say("mean log-likelihood at each pass: " + ", ".join(f"{value:.2f}" for value in history))
     fitted.save_pretrained(out)
     say(f"weights in {out}")
+    _calibrate_fitted(out, _validation_of(model) if validation is None else validation)
+
+
+def _validation_of(model: str) -> Any:
+    """The validation set of a run; None where there is no run, or its data are gone."""
+    from gmmseg import run
+
+    config = run.run_config(Path(model))
+    try:
+        return None if config is None else run.validation_data(config.data)
+    except (OSError, ValueError) as error:
+        note(f"the validation set of {model} cannot be opened ({error})")
+        return None
+
+
+def _calibrate_fitted(folder: Path, dataset: Any) -> None:
+    """Calibrate weights that were just fitted, if there is a set to do it on; says what comes next."""
+    from gmmseg import run
+
+    if dataset is None:
+        say(f"next: gmmseg calibrate {folder} --data NAME:ROOT:val, which finds the threshold of the unknown")
+        return
+    with Bar("calibrating") as bar:
+        run.calibrate_folders([folder], dataset, device=run.join_processes().device, progress=bar)
+    say(
+        f"calibrated on {dataset.name}/{dataset.split}; next: gmmseg predict IMAGE --model {folder} --out DIR"
+    )
 
 
 @app.command()
@@ -189,7 +231,8 @@ def calibrate(
 ) -> None:
     """Find the threshold of the unknown and the temperature of the posterior on your labelled images.
 
-    Also the typical evidence of each class. `train` does this on the validation set; use `calibrate` for
+    Also the typical evidence of each class, and, for models with a density beside the head (`fit`), what the
+    fused score needs. `train` does this on the validation set; use `calibrate` for
     fitted, imported or converted weights, and for images of another place. The values are saved beside the
     weights, which do not change, and are printed.
     """

@@ -65,3 +65,18 @@ ResultsOption = Annotated[
         help="Results file; results it already holds are kept. Default: results.json beside the model."
     ),
 ]
+FitOnOption = Annotated[
+    str,
+    typer.Option(
+        help="backbone: a density of the backbone's maps beside the head, which stays as it is. "
+        "features: mixtures of the features before the classifier, in place of the head."
+    ),
+]
+PassesOption = Annotated[int, typer.Option(min=1, help="Largest number of passes of EM over the kept cells.")]
+CalibrateOption = Annotated[
+    str | None,
+    typer.Option(
+        help=f"Labelled images the model was not trained on, {_SET}, to calibrate on. "
+        "Default: the validation set of a run folder."
+    ),
+]

@@ -22,6 +22,7 @@ class PointwiseSegmenter(nn.Module):
     colours: tuple[tuple[int, int, int], ...] | None = ((200, 0, 0), (0, 200, 0), (0, 0, 200))
     calibration: Calibration | None = None
     inference = InferenceSettings()
+    density = None
     align_corners = False
     num_classes = 3
     is_fitted = True

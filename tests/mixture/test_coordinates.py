@@ -285,3 +285,20 @@ def test_refusals() -> None:
         ClassMixture(C, 2, 6, coordinates=WhitenedSphere(4))
     with pytest.raises(ValueError, match=r"only EM can fit whitened coordinates.*: choose pole"):
         DiscriminativeMixture(C, 2, D, coordinates=WhitenedSphere(D))
+
+
+def test_channels_are_scaled_before_their_correlations_are_whitened(generator):
+    """Oracle: numpy, B = diag(1/s) (R + 0.5 I)^(-1/2); a channel's unit of measure must not matter."""
+    mixing = torch.randn(4, 4, generator=generator).double()
+    scales = torch.tensor([1.0, 10.0, 0.5, 5.0]).double()
+    covariance = scales[:, None] * (mixing @ mixing.T) * scales
+    centre = torch.tensor([1.0, 200.0, 0.0, -3.0])
+    coordinates = WhitenedSphere(5)
+    coordinates.whiten_channels_(centre, covariance, 0.5)
+    deviations = np.sqrt(covariance.numpy().diagonal())
+    values, vectors = np.linalg.eigh(covariance.numpy() / np.outer(deviations, deviations) + 0.5 * np.eye(4))
+    basis = np.diag(1 / deviations) @ (vectors / np.sqrt(values)) @ vectors.T
+    features = centre + torch.randn(6, 4, generator=generator) * scales.float()
+    rows = np.concatenate([(features - centre).numpy() @ basis, np.full((6, 1), np.sqrt(5))], axis=1)
+    expected = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    np.testing.assert_allclose(coordinates(features).numpy(), expected, atol=1e-3)

@@ -17,6 +17,7 @@ from gmmseg.models.calibration_file import (
     CALIBRATION_FILE,
     PIXELS,
     CalibrationData,
+    ScoreMoments,
     Threshold,
     write_calibration,
 )
@@ -60,6 +61,17 @@ def test_it_comes_back_as_it_was_with_every_field(folder, calibration):
     assert again.calibration.threshold == -1.5
     assert gmmseg.from_pretrained(folder, calibrated=False).calibration is None
     assert again.calibration.version == gmmseg.__version__
+
+
+def test_moments_come_back_and_files_without_them_are_read(folder, calibration):
+    more = replace(calibration, moments={"energy": ScoreMoments(-3.0, 0.5)}, score="energy")
+    write_calibration(more, folder)
+    assert gmmseg.from_pretrained(folder).calibration == more
+    path = folder / CALIBRATION_FILE
+    tree = json.loads(path.read_text())
+    del tree["moments"], tree["score"]
+    path.write_text(json.dumps(tree))
+    assert gmmseg.from_pretrained(folder).calibration == calibration
 
 
 def test_writing_it_leaves_weights_and_configuration_alone(folder, calibration):
@@ -117,6 +129,12 @@ SPOILT = [
     ("data", {"name": "x"}, "data lacks classes, images, split"),
     ("time", 5, "time must be text"),
     ("score", "", "score must not be empty"),
+    ("score", "fused", "the fused score needs the moments of its parts"),
+    ("moments", [], "moments must be an object"),
+    ("moments", {"energy": 3.0}, "moments/energy must be an object"),
+    ("moments", {"energy": {"mean": 0.0}}, "moments/energy lacks deviation"),
+    ("moments", {"energy": {"mean": 0.0, "deviation": 0.0}}, "deviation must be more than 0"),
+    ("moments", {"energy": {"mean": math.nan, "deviation": 1.0}}, "mean must be finite"),
     ("library", "other", "not a calibration of a gmmseg segmenter"),
     ("format", 99, "format 99, this version of gmmseg reads format 1"),
     ("format", True, "format True"),

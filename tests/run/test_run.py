@@ -22,7 +22,7 @@ from gmmseg.inference import Predictor, calibrate
 from gmmseg.models import Calibration, InferenceSettings
 from gmmseg.models.calibration_file import PIXELS, Threshold
 from gmmseg.models.saving import digest
-from gmmseg.run.fit import _Points
+from gmmseg.run.fit import labelled_cells
 from gmmseg.training.run_folder import FolderInUse, WorkInFolder, locked
 
 CLASSES = ("sky", "grass", "thing")
@@ -242,13 +242,14 @@ def gmmseg_anomalies():
 def test_post_hoc_mixtures_classify_on_untouched_features(runs, folder_data, tmp_path):
     gmmseg_command(
         "fit", runs / "softmax", "--data", f"folder:{folder_data}:train", "--out", tmp_path / "fitted",
-        "--components", "2",
+        "--components", "2", "--on", "features",
     )  # fmt: skip
     fitted, twin = gmmseg.from_pretrained(tmp_path / "fitted"), run.open_model(runs / "softmax")
     assert fitted.mixture.num_components == 2
     dataset = open_dataset("folder", folder_data, "val")
     images = dataset[0].image[None].float() / 255
-    assert torch.equal(fitted(images).points, twin(images).points), "the features are untouched"
+    assert torch.equal(fitted.features(images).main, twin.features(images).main), "the features are untouched"
+    assert fitted.calibration.data.name == "folder", "calibrated on the validation set of the run"
     entry = run.evaluate(fitted, "fitted", [dataset])["sets"]["folder/val"]
     assert entry["metrics"]["miou"] > 0.5  # well above chance, and below the twin's, as in the paper
 
@@ -442,7 +443,7 @@ def test_evaluate_calibrate_and_fit_look_as_validation_did(tmp_path):
     assert found != calibrate(Predictor(model, short_side=0), dataset)
     sizes = []
     model.features.register_forward_hook(lambda _, given, __: sizes.append(given[0].shape[-2:]))
-    list(_Points(model, dataset))
+    list(labelled_cells(model, dataset))
     assert set(sizes) == {(48, 80)}
 
 
@@ -516,18 +517,20 @@ def test_fit_leaves_out_the_classes_a_run_held_out_and_refuses_other_classes(tmp
     gmmseg_command("train", "folder", *words, *tiny, "--out", folder, "--cpu")
     data, fitted = f"folder:{folder_data}:train", tmp_path / "fitted"
     said = gmmseg_command("fit", folder, "--data", data, "--out", fitted, "--passes", 1)
+    assert "calibrated on folder" in said.stdout
     assert "never been fitted" not in said.stderr
     model = gmmseg.from_pretrained(fitted)
     assert model.label_names == ("sky", "thing")
-    expected, _ = run.fit(
+    assert model.calibration.score == "fused"
+    expected, _ = run.fit_density(
         run.open_model(folder),
         run.judged_sets(folder, open_dataset("folder", folder_data, "train"))[0],
         5,
         passes=1,
     )
-    assert torch.equal(model.mixture.means, expected.mixture.means)
+    assert torch.equal(model.density.mixture.means, expected.density.mixture.means)
     gmmseg_command("evaluate", fitted, "--data", f"folder:{folder_data}:val")
     judged = json.loads((fitted / "results.json").read_text())["sets"]
     assert sorted(entry["task"] for entry in judged.values()) == ["anomaly", "closed_set"]
     with pytest.raises(ValueError, match="3 classes, the model 2"):
-        run.fit(run.open_model(folder), open_dataset("folder", folder_data, "train"), 5)
+        run.fit_density(run.open_model(folder), open_dataset("folder", folder_data, "train"))

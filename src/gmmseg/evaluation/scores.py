@@ -6,22 +6,26 @@ through its share and all get the statistics of the whole set.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from gmmseg import distributed
+from gmmseg.inference.readings import Density, Energy, Fused
 from gmmseg.labels import IGNORE
 from gmmseg.mixture import anomaly_score, class_evidence
+from gmmseg.mixture.class_statistics import ClassSums
 from gmmseg.mixture.sampling import hashed
 
 
 class Output(Protocol):
-    """What scores read: logits (b c h w), points (b d h w), evidence (b c h w), log_densities (b c k h w).
+    """What scores read: logits (b c h w), points (b d h w), evidence (b c h w), log_densities (b c k h w),
+    density_evidence (b c h w).
 
-    Points are None where the network's are not its cells, the last two where it has no mixtures of points.
+    Points are None where the network's are not its cells, evidence and log_densities where it has no mixtures
+    of points, density_evidence where there is no density beside its head.
     """
 
     @property
@@ -32,6 +36,8 @@ class Output(Protocol):
     def evidence(self) -> Tensor | None: ...
     @property
     def log_densities(self) -> Tensor | None: ...
+    @property
+    def density_evidence(self) -> Tensor | None: ...
 
 
 Batches = Iterable[tuple[Output, Tensor]]
@@ -65,15 +71,6 @@ class MaxLogit:
 
     def __call__(self, output: Output) -> Tensor:
         return -output.logits.float().amax(1)
-
-
-class Energy:
-    """-logsumexp_c logit."""
-
-    name = "energy"
-
-    def __call__(self, output: Output) -> Tensor:
-        return -output.logits.float().logsumexp(1)
 
 
 class FittedScore:
@@ -158,25 +155,6 @@ class StandardisedMaxLogit(_SummedScore):
         return -(top - means.to(top.device)[guess]) / deviations.to(top.device)[guess]
 
 
-class _Sums(NamedTuple):
-    """Of points relative to an origin, float64: counts (c) and totals (c d) by class, products (d d)."""
-
-    counts: Tensor
-    totals: Tensor
-    squares: Tensor
-
-    def __add__(self, other: "_Sums") -> "_Sums":  # type: ignore[override]
-        return _Sums(*(one + two.to(one) for one, two in zip(self, other)))
-
-    def moved(self, shift: Tensor) -> "_Sums":
-        """The same sums relative to an origin that lies ``shift`` (d) before this one."""
-        shift = shift.to(self.totals)
-        total = self.totals.sum(0)
-        cross = torch.outer(total, shift)
-        squares = self.squares + cross + cross.T + self.counts.sum() * torch.outer(shift, shift)
-        return _Sums(self.counts, self.totals + self.counts[:, None] * shift, squares)
-
-
 class Mahalanobis(FittedScore):
     """Smallest squared Mahalanobis distance of a point to a class mean, one covariance for all classes."""
 
@@ -188,38 +166,32 @@ class Mahalanobis(FittedScore):
         self.means: Tensor | None = None
 
     def start(self) -> None:
-        self.origin: Tensor | None = None
-        self.sums: _Sums | None = None
+        self.sums: ClassSums | None = None
 
     def update(self, index: int, output: Output, labels: Tensor) -> None:
-        """Add the points of a batch, relative to an origin among them: far from it, sums lose digits."""
+        """Add the labelled points of a batch."""
         points, true = labelled_points(output, labels, self.name)
         if len(points) == 0:
             return
-        points = points.double()
-        self.origin = points.mean(0) if self.origin is None else self.origin
-        offsets = points - self.origin
-        own = F.one_hot(true, output.logits.shape[1]).double()
-        batch = _Sums(own.sum(0), own.T @ offsets, offsets.T @ offsets)
-        self.sums = batch if self.sums is None else self.sums + batch
+        if self.sums is None:
+            self.sums = ClassSums(output.logits.shape[1], points.shape[1], points.device)
+        self.sums.update(points, true)
 
     def finish(self) -> None:
         """Class means and the shared covariance, from the sums of all processes."""
-        mine = None if self.sums is None or self.origin is None else (self.origin, self.sums)
-        known = [each for each in distributed.gather_objects(mine) if each is not None]
+        known = [each for each in distributed.gather_objects(self.sums) if each is not None]
         if not known:
             raise ValueError(f"{self.name}: {NOTHING_SEEN}")
-        origin, sums = known[0]
-        for other, more in known[1:]:
-            sums = sums + more.moved(other.to(origin) - origin)
-        counts, totals, squares = (each.to(origin) for each in sums)
-        means = (totals / counts[:, None])[counts > 0]
-        within = (squares - means.T @ (counts[counts > 0, None] * means)) / counts.sum()
+        sums = known[0]
+        for more in known[1:]:
+            sums.add_(more)
+        seen, within = sums.counts > 0, sums.within()
+        means = sums.totals[seen] / sums.counts[seen, None]
         identity = torch.eye(len(within), dtype=within.dtype, device=within.device)
         ridge = 1e-6 * within.diagonal().mean().clamp_min(1e-12)
         root = torch.linalg.cholesky(within + ridge * identity)
         whitener = torch.linalg.solve_triangular(root, identity, upper=False).T
-        self.centre, self.whitener, self.means = origin, whitener, (means @ whitener).float()
+        self.centre, self.whitener, self.means = sums.origin, whitener, (means @ whitener).float()
 
     def __call__(self, output: Output) -> Tensor:
         points = _of_cells(self.name, output.points)
@@ -380,6 +352,8 @@ ALL = (
     LinkedLikelihood,
     PredictedClassLikelihood,
     Typicality,
+    Density,
+    Fused,
 )
 """Every score."""
 

@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import partial
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -16,11 +17,20 @@ from torch.nn import functional as F
 
 from gmmseg import distributed
 from gmmseg.inference.predictor import Predictor
+from gmmseg.inference.readings import Fused
 from gmmseg.inference.thresholds import ScoreHistogram
 from gmmseg.inference.windows import Maps, Reading, anomaly_map
 from gmmseg.labels import IGNORE
 from gmmseg.models import Calibration, SegmenterOutput
-from gmmseg.models.calibration_file import PIXELS, CalibrationData, Threshold
+from gmmseg.models.calibration_file import (
+    ANOMALY_MAP,
+    FUSED,
+    PIXELS,
+    CalibrationData,
+    ScoreMoments,
+    Threshold,
+)
+from gmmseg.models.pairing import shrink_labels
 from gmmseg.models.saving import digest
 from gmmseg.samples import Progress, Sample, SegmentationDataset, check_classes, walk
 
@@ -28,6 +38,14 @@ PIXELS_PER_IMAGE = 2000
 """Neighbouring pixels are much alike: this many of an image, evenly spread, are enough."""
 SHARES = (0.5, 0.2, 0.1, 0.05, 0.02, 0.01, 0.005, 0.002, 0.001)
 """The scores that these shares of known pixels exceed are kept with the calibration."""
+
+
+class _NamedReading(Protocol):
+    """A reading with a name."""
+
+    @property
+    def name(self) -> str: ...
+    def __call__(self, output: SegmenterOutput) -> Tensor: ...
 
 
 class TemperatureFit:
@@ -109,6 +127,34 @@ class TypicalEvidence:
         return tuple(torch.where(seen, means, means[seen].mean()).tolist())
 
 
+class MomentsFit:
+    """Mean and deviation of each of some scores over the known cells of the network's outputs."""
+
+    def __init__(self, scores: Sequence[_NamedReading]) -> None:
+        self.scores = scores
+        self.sums = torch.zeros(3, len(scores), dtype=torch.float64)
+
+    def update(self, output: SegmenterOutput, labels: Tensor) -> None:
+        """Take in an output and its labels (b H W)."""
+        known = shrink_labels(labels, output.logits.shape[-2:]) != IGNORE
+        values = torch.stack([score(output)[known] for score in self.scores], dim=1).cpu().double()
+        self.sums += torch.stack([torch.ones_like(values), values, values.square()]).sum(1)
+
+    def merge_processes(self) -> None:
+        """Take in what all processes have seen."""
+        self.sums = distributed.sum_over_processes(self.sums)
+
+    def moments(self) -> dict[str, ScoreMoments]:
+        """By name of the score."""
+        count, total, squares = self.sums
+        if not bool(count.any()):
+            raise ValueError("no known cells to calibrate on: give images with labels other than ignore")
+        means = total / count
+        deviations = (squares / count - means.square()).clamp_min(1e-12).sqrt()
+        pairs = zip(means.tolist(), deviations.tolist())
+        return {score.name: ScoreMoments(*pair) for score, pair in zip(self.scores, pairs)}
+
+
 class _Findings:
     """What one pass over labelled images collects; ``applied``: the temperature logits come at."""
 
@@ -151,13 +197,17 @@ def calibrate(
     """The Calibration of a predictor's segmenter on a labelled set of its classes; nothing is changed.
 
     Its threshold is the one that ``share`` of the labelled pixels exceed. One pass over the images, as the
-    predictor looks at them. With several processes each goes through its part of the images, and all
-    return the same. Give it to the segmenter with ``segmenter.calibration = ...``: no label changes.
+    predictor looks at them, and one before it with a density beside the head: then the score is the fused
+    one, which needs the moments of its parts first. With several processes each goes through its part of the
+    images, and all return the same. Give it to the segmenter with ``segmenter.calibration = ...``: no label
+    changes.
     """
     segmenter = predictor.segmenter
     classes = check_classes(dataset, segmenter.num_classes)
     generative = 0 if segmenter.mixture is None else segmenter.num_classes
-    readings: list[Reading] = [anomaly_map, *(partial(_evidence_of, index) for index in range(generative))]
+    moments = {} if segmenter.density is None else _part_moments(predictor, dataset, progress)
+    score = Fused(moments) if moments else anomaly_map
+    readings: list[Reading] = [score, *(partial(_evidence_of, index) for index in range(generative))]
     found = _Findings(generative, segmenter.temperature)
     for sample in walk(dataset, progress):
         found.update(predictor.maps(sample, readings), sample)
@@ -169,8 +219,22 @@ def calibrate(
         typical=None if found.typical is None else found.typical.means(),
         data=CalibrationData(dataset.name, dataset.split, classes.names, len(dataset)),
         time=datetime.now(UTC).isoformat(timespec="seconds"),
+        score=FUSED if moments else ANOMALY_MAP,
         quantiles=_quantiles(found.histogram, SHARES),
+        moments=moments,
     )
+
+
+def _part_moments(
+    predictor: Predictor, dataset: SegmentationDataset, progress: Progress | None
+) -> dict[str, ScoreMoments]:
+    """Mean and deviation of the parts of the fused score, in one pass over the images."""
+    fit = MomentsFit(Fused.parts)
+    for sample in walk(dataset, progress):
+        for output, labels in predictor.outputs(sample):
+            fit.update(output, labels)
+    fit.merge_processes()
+    return fit.moments()
 
 
 def _quantiles(histogram: ScoreHistogram, shares: Sequence[float]) -> tuple[tuple[float, float], ...]:

@@ -14,7 +14,7 @@ from gmmseg.inference.windows import (
     NOT_FINITE,
     Maps,
     Reading,
-    anomaly_map,
+    anomaly_reading,
     fitting,
     forward,
     in_evaluation_mode,
@@ -80,6 +80,11 @@ class Predictor:
         return self._network
 
     @property
+    def anomaly_reading(self) -> Reading:
+        """What a Prediction shows as ``anomaly``, see `gmmseg.inference.windows.anomaly_reading`."""
+        return anomaly_reading(self.segmenter)
+
+    @property
     def device(self) -> torch.device:
         """Where the segmenter is, and where predictions are made."""
         return next((p.device for p in self.segmenter.parameters()), torch.device("cpu"))
@@ -105,12 +110,16 @@ class Predictor:
         For images so large that the posterior of all of it would not fit in memory.
         """
         size = (pixels.shape[-2], pixels.shape[-1])
-        for maps in self._strips(pixels[None].to(self.device), size, (anomaly_map,)):
+        for maps in self._strips(pixels[None].to(self.device), size, (self.anomaly_reading,)):
             yield _prediction(maps)
 
     @torch.no_grad()
-    def maps(self, sample: Sample, readings: Sequence[Reading] = (anomaly_map,)) -> Maps:
-        """Logits (1 c h w) and one score (1 s h w) per reading of a sample, at the size of its labels."""
+    def maps(self, sample: Sample, readings: Sequence[Reading] | None = None) -> Maps:
+        """Logits (1 c h w) and one score (1 s h w) per reading of a sample, at the size of its labels.
+
+        Without readings, the anomaly map alone.
+        """
+        readings = (self.anomaly_reading,) if readings is None else readings
         images = self._images(sample)
         return joined(self._strips(images, (images.shape[-2], images.shape[-1]), readings))
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from gmmseg.inference.readings import fused_of
 from gmmseg.mixture import anomaly_score
 from gmmseg.models import Segmenter, SegmenterOutput
 from gmmseg.models.convert import share_weights
@@ -37,9 +38,17 @@ Reading = Callable[[SegmenterOutput], Tensor]
 
 
 def anomaly_map(output: SegmenterOutput) -> Tensor:
-    """Higher = stranger, (b h w): from the evidence, or from the logits (max-logit) without mixtures."""
+    """Higher = stranger, (b h w): from the evidence, or from the logits (max-logit) without mixtures.
+
+    What models show that have no density beside their head.
+    """
     scores = output.logits if output.evidence is None else output.evidence
     return anomaly_score(scores.movedim(1, -1))
+
+
+def anomaly_reading(segmenter: Segmenter) -> Reading:
+    """What a segmenter shows as its anomaly map: the score that its calibration is of."""
+    return fused_of(segmenter.calibration) or anomaly_map
 
 
 @dataclass(frozen=True)

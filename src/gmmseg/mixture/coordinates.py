@@ -204,6 +204,19 @@ class WhitenedSphere(Pole):
         self.centre.copy_(within.centre)
         self.basis.copy_(_inverse_root(within.covariance, shrinkage))
 
+    @torch.no_grad()
+    def whiten_channels_(self, centre: Tensor, covariance: Tensor, shrinkage: float) -> None:
+        """Scale each channel by its own deviation, then whiten the correlations; given (d-1) and (d-1 d-1).
+
+        For channels of very different scales, where ``shrinkage`` of the mean variance would drown the small.
+        """
+        matrix = covariance.cpu().double()
+        variances = matrix.diagonal()
+        deviations = (variances + LEAST_VARIANCE * variances.mean().clamp_min(LEAST_VARIANCE)).sqrt()
+        correlations = matrix / torch.outer(deviations, deviations)
+        self.centre.copy_(centre)
+        self.basis.copy_(_inverse_root(correlations, shrinkage) / deviations[:, None])
+
     def follower(self, *, decay: float, shrinkage: float) -> "CovarianceFollower":
         return CovarianceFollower(self, decay=decay, shrinkage=shrinkage)
 

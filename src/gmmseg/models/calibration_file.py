@@ -21,6 +21,8 @@ PIXELS = "pixels"
 """The promise of a threshold that at most ``share`` of known pixels, all images taken together, exceed."""
 ANOMALY_MAP = "anomaly_map"
 """The score thresholds are of: what a Prediction shows as ``anomaly``."""
+FUSED = "fused"
+"""The score of models with a density beside their head: energy and density, each standardised."""
 _AGAIN = "write it again with `gmmseg calibrate`, or remove it"
 
 
@@ -33,6 +35,17 @@ class Threshold:
 
     value: float
     share: Share | None = None
+
+    def __post_init__(self) -> None:
+        check_bounds(self)
+
+
+@dataclass(frozen=True)
+class ScoreMoments:
+    """Mean and standard deviation of a score over the known cells."""
+
+    mean: float
+    deviation: Positive
 
     def __post_init__(self) -> None:
         check_bounds(self)
@@ -74,6 +87,8 @@ class Calibration:
     """The name of the score that thresholds and quantiles are of."""
     quantiles: tuple[tuple[Share, float], ...] = ()
     """Pairs (share, score): this share of known pixels has a higher score."""
+    moments: Mapping[str, ScoreMoments] = field(default_factory=dict)
+    """By name of a score; the fused one needs those of its parts."""
     version: str = field(default_factory=lambda: gmmseg.__version__)
     """Of the library that found it."""
 
@@ -82,6 +97,11 @@ class Calibration:
         for promise, threshold in self.thresholds.items():
             if not isinstance(promise, str) or not isinstance(threshold, Threshold):
                 raise ValueError(f"thresholds must be Threshold objects by promise, got {shown(promise)}")
+        for name, found in self.moments.items():
+            if not isinstance(name, str) or not isinstance(found, ScoreMoments):
+                raise ValueError(f"moments must be ScoreMoments objects by score, got {shown(name)}")
+        if self.score == FUSED and not self.moments:
+            raise ValueError("the fused score needs the moments of its parts")
 
     @property
     def threshold(self) -> float | None:
@@ -144,6 +164,13 @@ def _from_tree(tree: object) -> Calibration:
     values["thresholds"] = {
         promise: Threshold(**_entries(threshold, Threshold, f"thresholds/{promise}"))
         for promise, threshold in values["thresholds"].items()
+    }
+    moments = values.get("moments", {})
+    if broken_rule(moments, dict):
+        raise ValueError(f"moments must be an object, got {shown(moments)}")
+    values["moments"] = {
+        name: ScoreMoments(**_entries(found, ScoreMoments, f"moments/{name}"))
+        for name, found in moments.items()
     }
     if values["data"] is not None:
         values["data"] = CalibrationData(**_entries(values["data"], CalibrationData, "data"))

@@ -45,6 +45,9 @@ class SplitFeatures(FeatureExtractor, ABC):
     kept and only the second step is trained.
     """
 
+    multiple: int = 1
+    """The backbone sees images padded to multiples of this many pixels."""
+
     @abstractmethod
     def backbone_maps(self, images: Tensor) -> tuple[Tensor, ...]:
         """Normalised images (b 3 H W) -> maps, each (b f h w), computed by the backbone and nothing else."""
@@ -56,6 +59,21 @@ class SplitFeatures(FeatureExtractor, ABC):
     def forward(self, images: Tensor) -> Features:
         height, width = images.shape[-2:]
         return self.decode(self.backbone_maps(images), (height, width))
+
+    def joined_maps(self, maps: tuple[Tensor, ...], image_size: tuple[int, int]) -> Tensor:
+        """What `backbone_maps` gives as one map (b f ceil(H/stride) ceil(W/stride)), all channels together.
+
+        Coarser maps are interpolated, finer ones averaged.
+        """
+        padded = [-(-side // self.multiple) * self.multiple for side in image_size]
+        height, width = (-(-side // self.stride) for side in padded)
+        same = [
+            F.adaptive_avg_pool2d(each, (height, width))
+            if each.shape[-2] > height
+            else resize(each, (height, width))
+            for each in maps
+        ]
+        return crop_to_image(torch.cat(same, dim=1), image_size, self.stride)
 
 
 def conv_bn_relu(

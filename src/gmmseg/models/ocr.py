@@ -68,11 +68,11 @@ class OCRFeatures(SplitFeatures):
         self.attention = ObjectAttention(channels, key_channels)
         self.dropout = nn.Dropout2d(dropout)
         self.out_channels, self.stride = channels, backbone.reductions[0]
-        self.divisor = backbone.reductions[-1]
+        self.multiple = backbone.reductions[-1]
         self.auxiliary_channels = (num_classes,)
 
     def backbone_maps(self, images: Tensor) -> tuple[Tensor, ...]:
-        return tuple(self.backbone(pad_to_multiple(images, self.divisor)))
+        return tuple(self.backbone(pad_to_multiple(images, self.multiple)))
 
     def decode(self, maps: tuple[Tensor, ...], image_size: tuple[int, int]) -> Features:
         joined = torch.cat([resize(each, maps[0].shape[-2:]) for each in maps], dim=1)

@@ -44,6 +44,7 @@ class SegmenterOutput:
     ``evidence`` (b c h w): generative heads only, else None.
     ``mixture``, which gives the cells' points this evidence: None where one of the two is.
     ``auxiliary``: logits (b c h' w') of auxiliary heads, in training only.
+    ``density_evidence`` (b c h w): log p(cell given class) of the density beside the head, if there is one.
 
     A head applied to rows instead of maps has (n c), (n d), (n c) in their place.
     """
@@ -53,6 +54,7 @@ class SegmenterOutput:
     evidence: Tensor | None = None
     mixture: ClassMixture | None = None
     auxiliary: tuple[Tensor, ...] = ()
+    density_evidence: Tensor | None = None
 
     @cached_property
     def log_densities(self) -> Tensor | None:

@@ -13,6 +13,7 @@ from gmmseg.models.calibration_file import (
     read_calibration,
 )
 from gmmseg.models.convert import Triple, convert
+from gmmseg.models.density import CellDensity, DensitySettings
 from gmmseg.models.heads import HeadSettings, present_words
 from gmmseg.models.hub import PREFIX, download, offline
 from gmmseg.models.huggingface import rebuild_transformers
@@ -49,6 +50,7 @@ def from_pretrained(
         raise WeightsError(
             f"{place}: {config['num_classes']} classes, the architecture has {segmenter.num_classes}"
         )
+    segmenter.density = _density(config, place)
     read_state(segmenter, place)
     segmenter.label_names = tuple(config["label_names"]) if config["label_names"] else None
     segmenter.colours = tuple(map(tuple, config["colours"])) if config["colours"] else None
@@ -70,6 +72,18 @@ def _inference(entry: JSON, place: Path) -> InferenceSettings:
     except (TypeError, ValueError) as error:
         path = place / CONFIG_FILE
         raise WeightsError(f"{path}: the entry inference is not understood ({error})") from error
+
+
+def _density(config: dict[str, Any], place: Path) -> CellDensity | None:
+    """The density beside the head, not yet filled, of weights that have one."""
+    entry = config.get("density")
+    if entry is None:
+        return None
+    try:
+        return CellDensity(config["num_classes"], DensitySettings(**entry))
+    except (TypeError, ValueError) as error:
+        path = place / CONFIG_FILE
+        raise WeightsError(f"{path}: the entry density is not understood ({error})") from error
 
 
 def _local(folder: str | Path) -> Path:

@@ -98,6 +98,7 @@ def describe(segmenter: "Segmenter") -> JSON:
         "label_names": segmenter.label_names,
         "colours": segmenter.colours,
         "inference": asdict(segmenter.inference),
+        "density": None if segmenter.density is None else asdict(segmenter.density.settings),
     }
 
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from gmmseg.labels import IGNORE
 from gmmseg.mixture import ClassMixture, OnlineEM
 from gmmseg.models.calibration_file import Calibration
+from gmmseg.models.density import CellDensity, features_and_maps
 from gmmseg.models.features import IMAGENET_MEAN, IMAGENET_STD, Features
 from gmmseg.models.heads import GMMHead, HeadSettings, SoftmaxHead, make_head
 from gmmseg.models.inference_settings import InferenceSettings
@@ -28,6 +29,7 @@ class Segmenter(nn.Module):
     ``features`` maps normalised images to maps (b f h w) or Features, and has ``out_channels``, ``stride``
     and ``backbone``. ``recipe`` is what `from_pretrained` needs to build the same network again.
     ``calibration`` holds what was found after training (`gmmseg.inference.calibrate`); None before.
+    ``density``: what `gmmseg.run.fit_density` puts beside the head; it changes no label and no posterior.
     ``inference``: how validation looked at images, and how a `Predictor` does unless told otherwise.
     """
 
@@ -56,6 +58,7 @@ class Segmenter(nn.Module):
         self.label_names: tuple[str, ...] | None = None
         self.colours: tuple[Colour, ...] | None = None
         self.calibration: Calibration | None = None
+        self.density: CellDensity | None = None
         self.inference = InferenceSettings()
 
     @property
@@ -100,8 +103,14 @@ class Segmenter(nn.Module):
         return ((images - self.mean) / self.std).contiguous(memory_format=torch.channels_last)
 
     def forward(self, images: Tensor) -> SegmenterOutput:
+        if self.density is not None and not self.training:
+            return self._with_density(self.density, images)
         features = self.features(self.normalise(images))
         return self.on_features(Features(features) if isinstance(features, Tensor) else features)
+
+    def _with_density(self, density: CellDensity, images: Tensor) -> SegmenterOutput:
+        features, maps = features_and_maps(self.features, self.normalise(images))
+        return replace(self.on_features(features), density_evidence=density(maps))
 
     def on_features(self, features: Features) -> SegmenterOutput:
         """What `forward` returns, from the features of the images."""

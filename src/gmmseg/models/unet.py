@@ -5,10 +5,10 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from gmmseg.models.features import FeatureExtractor, Features, conv_bn_relu, resize
+from gmmseg.models.features import Features, SplitFeatures, conv_bn_relu, resize
 
 
-class TinyUNetFeatures(FeatureExtractor):
+class TinyUNetFeatures(SplitFeatures):
     """Four scales down, two up again: features at stride 4."""
 
     mean = (0.5, 0.5, 0.5)
@@ -25,10 +25,13 @@ class TinyUNetFeatures(FeatureExtractor):
         self.up_to_4 = conv_bn_relu(widths[2] + widths[1], out_channels, 3)
         self.out_channels = out_channels
 
-    def forward(self, images: Tensor) -> Features:
+    def backbone_maps(self, images: Tensor) -> tuple[Tensor, ...]:
         maps = [images]
         for stage in self.backbone:
             maps.append(stage(maps[-1]))
-        _, _, at_4, at_8, at_16 = maps
+        return tuple(maps[1:])
+
+    def decode(self, maps: tuple[Tensor, ...], image_size: tuple[int, int]) -> Features:
+        _, at_4, at_8, at_16 = maps
         merged = self.up_to_8(torch.cat([resize(at_16, at_8.shape[-2:]), at_8], dim=1))
         return Features(self.up_to_4(torch.cat([resize(merged, at_4.shape[-2:]), at_4], dim=1)))

@@ -25,7 +25,7 @@ class ViTFeatures(SplitFeatures):
         super().__init__()
         timm = backbone.backbone
         self.mean, self.std = timm.mean, timm.std
-        self.patch = timm.reductions[-1]
+        self.patch = self.multiple = timm.reductions[-1]
         self.reduce = conv_bn_relu(sum(timm.channels), channels, 1)
         self.refine = nn.Sequential(separable_conv(channels, channels), separable_conv(channels, channels))
         self.backbone = backbone

@@ -19,7 +19,7 @@ from gmmseg.run.building import (
 from gmmseg.run.calibrate import calibrate, calibrate_folders
 from gmmseg.run.convert import convert_source
 from gmmseg.run.evaluate import Judging, evaluate, make_scores
-from gmmseg.run.fit import fit
+from gmmseg.run.fit import can_be_split, fit_density, fit_head
 from gmmseg.run.runs import judged_sets, open_model, run_config
 from gmmseg.run.train import train
 
@@ -27,9 +27,11 @@ __all__ = [
     "Judging",
     "calibrate",
     "calibrate_folders",
+    "can_be_split",
     "convert_source",
     "evaluate",
-    "fit",
+    "fit_density",
+    "fit_head",
     "hidden_data",
     "join_processes",
     "judged_sets",

@@ -1,6 +1,6 @@
 """Evaluation: a model and data sets in, the contents of results.json out."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from gmmseg.evaluation import build_results, scores
@@ -14,6 +14,7 @@ from gmmseg.evaluation.evaluator import (
 from gmmseg.inference import Predictor
 from gmmseg.json_tree import JSON
 from gmmseg.models import Segmenter
+from gmmseg.models.calibration_file import ScoreMoments
 from gmmseg.models.inference_settings import InferenceSettings
 from gmmseg.models.saving import digest
 from gmmseg.samples import Progress, SegmentationDataset
@@ -138,6 +139,7 @@ def make_scores(model: Segmenter, names: Sequence[str] = ()) -> list[Score]:
     names = names or _suitable_scores(model)
     known: dict[str, Callable[[], Score]] = {kind.name: kind for kind in scores.ALL}
     known[scores.Typicality.name] = lambda: scores.Typicality(_typical(model))
+    known[scores.Fused.name] = lambda: scores.Fused(_moments(model))
     unknown = [name for name in names if name not in known]
     if unknown:
         raise ValueError(f"unknown scores {', '.join(unknown)}: choose among {', '.join(known)}")
@@ -145,6 +147,11 @@ def make_scores(model: Segmenter, names: Sequence[str] = ()) -> list[Score]:
 
 
 def _suitable_scores(model: Segmenter) -> tuple[str, ...]:
+    fused = ("fused",) if _moments(model) else ()
+    return (*_suitable_to_head(model), *(() if model.density is None else ("density", *fused)))
+
+
+def _suitable_to_head(model: Segmenter) -> tuple[str, ...]:
     if model.mixture is None:
         return SOFTMAX_SCORES
     typical = () if _typical(model) is None else ("typicality",)
@@ -157,3 +164,7 @@ def _suitable_scores(model: Segmenter) -> tuple[str, ...]:
 
 def _typical(model: Segmenter) -> tuple[float, ...] | None:
     return None if model.calibration is None else model.calibration.typical
+
+
+def _moments(model: Segmenter) -> Mapping[str, ScoreMoments]:
+    return {} if model.calibration is None else model.calibration.moments

@@ -65,4 +65,5 @@ def _held_out(source: Path, names: Sequence[str]) -> tuple[str, ...]:
     if not (source / CONFIG_FILE).is_file():
         return ()
     known = read_config(source).get("label_names") or ()
-    return tuple(name for name in names if name not in known) if set(known) < set(names) else ()
+    known_apart = bool(known) and set(known) < set(names)  # weights without names hide nothing
+    return tuple(name for name in names if name not in known) if known_apart else ()

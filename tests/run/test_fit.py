@@ -1,0 +1,192 @@
+"""Mixtures after the fact: one look at each image, labels untouched, the fused score once calibrated."""
+
+import numpy as np
+import pytest
+import torch
+
+import gmmseg
+from gmmseg import run
+from gmmseg.config import load_config
+from gmmseg.data import ScenesAnomaly
+from gmmseg.data.scenes import Scenes
+from gmmseg.inference import Predictor, calibrate
+from gmmseg.inference.readings import Density, Energy
+from gmmseg.labels import IGNORE
+from gmmseg.models import InferenceSettings
+from gmmseg.models.calibration_file import FUSED
+from gmmseg.models.density import features_and_maps
+from gmmseg.models.pairing import shrink_labels
+
+SIZE = (48, 64)
+
+
+class Counted(Scenes):
+    """Scenes that note which images were read."""
+
+    def __init__(self, split, **words):
+        super().__init__(split, **words)
+        self.read = []
+
+    def __getitem__(self, index):
+        self.read.append(index)
+        return super().__getitem__(index)
+
+
+@pytest.fixture
+def train_set():
+    return Counted("train", size=SIZE, length=4)
+
+
+@pytest.fixture
+def val_set():
+    return Scenes("val", size=SIZE, length=3)
+
+
+def model_of(head="softmax", name="tiny_unet"):
+    torch.manual_seed(0)
+    model = gmmseg.build(name, num_classes=10, head="softmax").eval()
+    if head == "softmax":
+        return model
+    return run.fit_head(model, Scenes("train", size=SIZE, length=2), 1, passes=1)[0].eval()
+
+
+@pytest.mark.parametrize("ways", [run.fit_density, run.fit_head])
+def test_each_image_is_read_once(train_set, ways):
+    fitted, history = ways(model_of(), train_set, 2, passes=6)
+    assert train_set.read == [0, 1, 2, 3]
+    assert len(history) > 1
+    assert history[-1] > history[0]
+    assert fitted.is_fitted
+
+
+def cells_of(model, dataset):
+    points, labels = [], []
+    for index in range(len(dataset)):
+        sample = dataset[index]
+        with torch.no_grad():
+            _, maps = features_and_maps(model.features, model.normalise(sample.image[None].float() / 255))
+        points.append(maps[0].flatten(1).T)
+        labels.append(shrink_labels(sample.labels[None].long(), maps.shape[-2:]).flatten())
+    points, labels = torch.cat(points), torch.cat(labels)
+    return points[labels != IGNORE].double().numpy(), labels[labels != IGNORE].numpy()
+
+
+def test_whitening_is_that_of_all_labelled_cells(train_set):
+    model = model_of()
+    fitted, _ = run.fit_density(model, train_set, 2, passes=1)
+    points, labels = cells_of(model, train_set)
+    np.testing.assert_allclose(
+        fitted.density.coordinates.centre.numpy(), points.mean(0), rtol=1e-3, atol=1e-5
+    )
+    within = sum(
+        (labels == c).sum() * np.cov(points[labels == c], rowvar=False, bias=True) for c in np.unique(labels)
+    ) / len(points)
+    variances = within.diagonal()
+    deviations = np.sqrt(variances + 1e-6 * variances.mean())
+    values, vectors = np.linalg.eigh(within / np.outer(deviations, deviations))
+    shrunk = values + 0.5 * (variances / deviations**2).mean()
+    basis = (vectors / np.sqrt(shrunk)) @ vectors.T / deviations[:, None]
+    found = fitted.density.coordinates.basis.numpy()
+    np.testing.assert_allclose(found, basis, atol=2e-3 * np.abs(basis).max())
+
+
+@pytest.mark.parametrize("head", ["softmax", "gmm"])
+@pytest.mark.parametrize("name", ["tiny_unet", "timm:test_resnet", "smp:Unet/resnet18"])
+def test_labels_and_posterior_are_bit_equal_and_the_density_is_kept(train_set, tmp_path, head, name):
+    if name.startswith("smp"):
+        pytest.importorskip("segmentation_models_pytorch")
+    model = model_of(head, name)
+    fitted, _ = run.fit_density(model, train_set, 2, passes=1)
+    assert run.can_be_split(model) == (not name.startswith("smp"))
+    fitted.save_pretrained(tmp_path)
+    loaded = run.open_model(tmp_path)
+    image = Scenes("val", size=SIZE, length=1)[0].image
+    before, after = Predictor(model).predict(image), Predictor(loaded).predict(image)
+    assert torch.equal(before.labels, after.labels)
+    assert torch.equal(before.posterior, after.posterior)
+    assert torch.equal(before.anomaly, after.anomaly), "not calibrated: the map it always had"
+    assert model.density is None
+
+
+@pytest.mark.parametrize("head", ["softmax", "gmm"])
+@pytest.mark.parametrize(
+    "looks", [InferenceSettings(), InferenceSettings(None, 32, 16), InferenceSettings(short_side=32)]
+)
+def test_a_calibrated_one_shows_the_fused_score(train_set, val_set, tmp_path, head, looks):
+    model = model_of(head)
+    model.inference = looks
+    fitted, _ = run.fit_density(model, train_set, 2, passes=2)
+    fitted.save_pretrained(tmp_path)
+    calibration = run.calibrate_folders([tmp_path], val_set)[tmp_path]
+    loaded = run.open_model(tmp_path)
+    assert loaded.calibration == calibration
+    assert calibration.score == FUSED
+    predictor, parts = Predictor(loaded), (Energy(), Density())
+    energy, density = calibration.moments["energy"], calibration.moments["density"]
+    scores = [predictor.scores(val_set[index], parts)[0] for index in range(len(val_set))]
+    fused = [
+        (each[0] - energy.mean) / energy.deviation + (each[1] - density.mean) / density.deviation
+        for each in scores
+    ]
+    shown = [predictor.predict(val_set[index].image).anomaly for index in range(len(val_set))]
+    torch.testing.assert_close(torch.stack(shown), torch.stack(fused), rtol=1e-3, atol=1e-3)
+    known = torch.stack([val_set[index].labels != IGNORE for index in range(len(val_set))])
+    share = float((torch.stack(shown)[known] > calibration.threshold).float().mean())
+    assert 0.03 < share <= 0.05
+    entry = run.evaluate(loaded, "fused", [ScenesAnomaly("val", size=SIZE, length=4)])
+    assert {"density", "fused"} <= set(entry["settings"]["score_names"])
+
+
+def test_moments_are_those_of_the_known_cells(train_set, val_set):
+    fitted, _ = run.fit_density(model_of(), train_set, 2, passes=2)
+    calibration = calibrate(Predictor(fitted), val_set)
+    values = []
+    for index in range(len(val_set)):
+        sample = val_set[index]
+        with torch.no_grad():
+            output = fitted(sample.image[None].float() / 255)
+        known = shrink_labels(sample.labels[None].long(), output.logits.shape[-2:]) != IGNORE
+        values.append(torch.stack([Energy()(output)[known], Density()(output)[known]]))
+    for name, each in zip(("energy", "density"), torch.cat(values, dim=1).double().numpy()):
+        assert calibration.moments[name].mean == pytest.approx(each.mean(), rel=1e-5)
+        assert calibration.moments[name].deviation == pytest.approx(each.std(), rel=1e-4)
+
+
+def test_what_was_calibrated_stays_until_calibrated_again(train_set, val_set):
+    model = model_of()
+    model.calibration = calibrate(Predictor(model), val_set)
+    fitted, _ = run.fit_density(model, train_set, 1, passes=1)
+    image = val_set[0].image
+    before, after = Predictor(model).predict(image), Predictor(fitted).predict(image)
+    assert torch.equal(before.posterior, after.posterior)
+    assert fitted.calibration.thresholds == model.calibration.thresholds
+    fitted.calibration = calibrate(Predictor(fitted), val_set)
+    again, _ = run.fit_density(fitted, train_set, 1, passes=1)
+    assert again.calibration is None, "its moments are of another density"
+
+
+def test_fused_without_its_moments_and_density_without_one_are_refused(train_set):
+    fitted, _ = run.fit_density(model_of(), train_set, 1, passes=1)
+    with pytest.raises(ValueError, match="gmmseg calibrate"):
+        run.make_scores(fitted, ["fused"])
+    anomalies = ScenesAnomaly("val", size=SIZE, length=1)
+    with pytest.raises(ValueError, match="gmmseg fit"):
+        run.evaluate(model_of(), "plain", [anomalies], run.Judging(["density"]))
+
+
+@pytest.mark.parametrize("ways", [run.fit_density, run.fit_head])
+def test_other_classes_and_unlabelled_sets_are_refused(train_set, ways):
+    torch.manual_seed(0)
+    other = gmmseg.build("tiny_unet", num_classes=3, head="softmax")
+    with pytest.raises(ValueError, match="10 classes, the model 3"):
+        ways(other, train_set)
+    with pytest.raises(ValueError, match="marks what is unknown"):
+        ways(model_of(), ScenesAnomaly("val", size=SIZE, length=1))
+
+
+def test_training_starts_without_a_density(train_set, tmp_path):
+    fitted, _ = run.fit_density(model_of(), train_set, 1, passes=1)
+    fitted.label_names = train_set.label_space.names
+    fitted.save_pretrained(tmp_path)
+    config = load_config("scenes", [f"model.name={tmp_path}", "model.head=softmax"])
+    assert run.make_segmenter(config, train_set).density is None
