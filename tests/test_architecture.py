@@ -31,7 +31,7 @@ BELOW = {
 }
 DOORS = {
     "timm": {"models/backbones.py"},
-    "transformers": {"models/huggingface.py", "models/convert.py"},
+    "transformers": {"models/huggingface.py", "models/conversion.py"},
     "segmentation_models_pytorch": {"models/smp.py"},
     "torchmetrics": {"evaluation/pooled.py"},
     "matplotlib": {"report/plots.py"},
@@ -148,3 +148,8 @@ def test_constructors_take_few_arguments():
             given = function.args
             count = len([*given.posonlyargs, *given.args, *given.kwonlyargs]) - 1
             assert count <= 8, f"{path.relative_to(SOURCE)}:{function.lineno} takes {count} arguments"
+
+
+def test_no_file_name_is_in_two_rooms():
+    names = [path.name for path in FILES if path.name != "__init__.py"]
+    assert len(set(names)) == len(names), sorted({name for name in names if names.count(name) > 1})

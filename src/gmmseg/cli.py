@@ -195,7 +195,7 @@ def fit(
     _calibrate_fitted(out, _validation_of(model) if validation is None else validation)
 
 
-def _validation_of(model: str) -> Any:
+def _validation_of(model: str) -> "FingerprintedDataset | None":
     """The validation set of a run; None where there is no run, or its data are gone."""
     from gmmseg import run
 
@@ -207,7 +207,7 @@ def _validation_of(model: str) -> Any:
         return None
 
 
-def _calibrate_fitted(folder: Path, dataset: Any) -> None:
+def _calibrate_fitted(folder: Path, dataset: "FingerprintedDataset | None") -> None:
     """Calibrate weights that were just fitted, if there is a set to do it on; says what comes next."""
     from gmmseg import run
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import gmmseg
 from gmmseg.mixture import PRESETS, OnlineEM
 from gmmseg.models import ConversionError, HeadSettings, Segmenter, WeightsError
-from gmmseg.models.convert import convert
+from gmmseg.models.conversion import convert
 
 NAMES = ("road", "sky", "car", "tree")
 SMALL = HeadSettings(components=2, dim=8)

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from gmmseg.inference.readings import fused_of
 from gmmseg.mixture import anomaly_score
 from gmmseg.models import Segmenter, SegmenterOutput
-from gmmseg.models.convert import share_weights
+from gmmseg.models.conversion import share_weights
 from gmmseg.models.features import resize
 
 SMALLEST_SIDE = 32

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from gmmseg.mixture import gaussian
 from gmmseg.mixture.blocks import mixture_evidence, total_log_density
 from gmmseg.mixture.coordinates import Coordinates, Plain
-from gmmseg.mixture.fit import fit_mixture
+from gmmseg.mixture.post_hoc import fit_mixture
 
 START_VARIANCE = 1.0
 

@@ -1,7 +1,7 @@
 """Networks: image -> features -> evidence. Any segmentation network becomes generative here."""
 
 from gmmseg.models.calibration_file import Calibration
-from gmmseg.models.convert import ConversionError, convert
+from gmmseg.models.conversion import ConversionError, convert
 from gmmseg.models.heads import HEAD_PRESETS, GMMHead, HeadSettings, SoftmaxHead, head_settings, make_head
 from gmmseg.models.inference_settings import InferenceSettings
 from gmmseg.models.outputs import SegmenterOutput

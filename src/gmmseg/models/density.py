@@ -46,7 +46,7 @@ class CellDensity(nn.Module):
         b, f, h, w = maps.shape
         rows = maps.permute(0, 2, 3, 1).reshape(-1, f)
         evidence = self.mixture(self.coordinates(rows))
-        # A class that no cell was seen of must not vouch for any.
+        # A class of which no cell was seen must not make any cell look familiar.
         evidence = evidence.masked_fill(~self.mixture.fitted, -torch.inf)
         return evidence.unflatten(0, (b, h, w)).movedim(-1, 1)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 from torch import Tensor, nn
 
 from gmmseg.json_tree import JSON, Value
-from gmmseg.models.convert import ConversionError, Dissection, Triple, dissect_at
+from gmmseg.models.conversion import ConversionError, Dissection, Triple, dissect_at
 from gmmseg.models.features import IMAGENET_MEAN, IMAGENET_STD, FeatureExtractor, Features
 from gmmseg.models.hub import WEIGHTS_INSTEAD, fetching
 from gmmseg.models.recipe import Recipe

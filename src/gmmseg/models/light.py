@@ -5,7 +5,7 @@ from dataclasses import asdict
 import torch
 
 from gmmseg.models.backbones import FreezableBackbone, TimmBackbone, light_backbone
-from gmmseg.models.convert import freeze_unused
+from gmmseg.models.conversion import freeze_unused
 from gmmseg.models.features import FeatureExtractor
 from gmmseg.models.heads import HeadSettings, present_words
 from gmmseg.models.pyramid import PyramidFeatures

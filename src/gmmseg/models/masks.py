@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from gmmseg.models.convert import ChannelsLastClassifier, Triple
+from gmmseg.models.conversion import ChannelsLastClassifier, Triple
 from gmmseg.models.features import IMAGENET_MEAN, IMAGENET_STD, FeatureExtractor
 from gmmseg.models.heads import GMMHead, HeadSettings, SoftmaxHead, make_head
 from gmmseg.models.huggingface import config_of

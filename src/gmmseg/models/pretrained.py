@@ -12,7 +12,7 @@ from gmmseg.models.calibration_file import (
     calibration_of_format_1,
     read_calibration,
 )
-from gmmseg.models.convert import Triple, convert
+from gmmseg.models.conversion import Triple, convert
 from gmmseg.models.density import CellDensity, DensitySettings
 from gmmseg.models.heads import HeadSettings, present_words
 from gmmseg.models.hub import PREFIX, download, offline
@@ -74,7 +74,7 @@ def _inference(entry: JSON, place: Path) -> InferenceSettings:
         raise WeightsError(f"{path}: the entry inference is not understood ({error})") from error
 
 
-def _density(config: dict[str, Any], place: Path) -> CellDensity | None:
+def _density(config: JSON, place: Path) -> CellDensity | None:
     """The density beside the head, not yet filled, of weights that have one."""
     entry = config.get("density")
     if entry is None:

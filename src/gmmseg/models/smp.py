@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor, nn
 
 from gmmseg.models.backbones import refuse_unknown
-from gmmseg.models.convert import Dissection, Triple, measured_stride
+from gmmseg.models.conversion import Dissection, Triple, measured_stride
 from gmmseg.models.features import (
     IMAGENET_MEAN,
     IMAGENET_STD,

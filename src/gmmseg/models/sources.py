@@ -8,7 +8,7 @@ from pathlib import Path
 
 from gmmseg.json_tree import JSON
 from gmmseg.models.classes import Wanted, adapt
-from gmmseg.models.convert import convert
+from gmmseg.models.conversion import convert
 from gmmseg.models.heads import HeadSettings, preset_head
 from gmmseg.models.hub import PREFIX, download, fetching, offline
 from gmmseg.models.huggingface import normalisation, open_transformers

@@ -7,7 +7,7 @@ from urllib.request import urlopen
 import torch
 from torch import Tensor, nn
 
-from gmmseg.models.convert import ConversionError, Dissection, measured_stride
+from gmmseg.models.conversion import ConversionError, Dissection, measured_stride
 from gmmseg.models.features import FeatureExtractor, Features, resize
 from gmmseg.models.hub import PATIENCE, WEIGHTS_INSTEAD, HubError
 from gmmseg.models.names import meant

@@ -14,7 +14,7 @@ from gmmseg.labels import IGNORE
 from gmmseg.mixture import WhitenedSphere
 from gmmseg.mixture.class_statistics import ClassSample, ClassSums
 from gmmseg.models import Calibration, Segmenter, SegmenterOutput
-from gmmseg.models.convert import share_weights
+from gmmseg.models.conversion import share_weights
 from gmmseg.models.density import (
     SHRINKAGE,
     VARIANCE_FLOOR,

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 import gmmseg
 from gmmseg.labels import IGNORE
 from gmmseg.mixture import PRESETS, OnlineEM
-from gmmseg.models.convert import ConversionError
+from gmmseg.models.conversion import ConversionError
 from gmmseg.models.heads import HeadSettings
 from gmmseg.samples import Sample
 
