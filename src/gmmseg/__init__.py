@@ -37,7 +37,7 @@ if TYPE_CHECKING:  # what editors and type checkers see
     from gmmseg.inference import Prediction, Predictor
     from gmmseg.mixture import PRESETS, ClassMixture, EMSettings, OnlineEM
     from gmmseg.models import GMMHead, HeadSettings, Segmenter, SoftmaxHead, build, from_pretrained
-    from gmmseg.models.conversion import convert  # gmmseg.models has a module of that name, too
+    from gmmseg.models.conversion import convert
 else:  # the same names, each loaded when first used
     _ROOMS = {
         "gmmseg.data": ("open_dataset",),

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import warnings
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import torch
 
 import gmmseg
 from gmmseg.inference import Predictor
-from gmmseg.models import Calibration, WeightsError
+from gmmseg.models import Calibration, InferenceSettings, WeightsError
 from gmmseg.models.calibration_file import (
     CALIBRATION_FILE,
     PIXELS,
@@ -61,6 +62,32 @@ def test_it_comes_back_as_it_was_with_every_field(folder, calibration):
     assert again.calibration.threshold == -1.5
     assert gmmseg.from_pretrained(folder, calibrated=False).calibration is None
     assert again.calibration.version == gmmseg.__version__
+
+
+def test_a_view_other_than_the_calibrated_one_is_told(segmenter, calibration):
+    seen = InferenceSettings(short_side=64)
+    segmenter.calibration, segmenter.inference = replace(calibration, inference=seen), seen
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            warnings.filterwarnings("ignore", message="its mixtures have never been fitted")
+            Predictor(segmenter)
+        with pytest.warns(UserWarning, match="short_side=64, window=0, stride=0, .* short_side=32"):
+            Predictor(segmenter, short_side=32)
+    finally:
+        segmenter.calibration, segmenter.inference = None, InferenceSettings()
+
+
+def test_the_view_comes_back_and_a_broken_one_is_refused(folder, calibration):
+    seen = replace(calibration, inference=InferenceSettings(short_side=64, window=48))
+    write_calibration(seen, folder)
+    assert gmmseg.from_pretrained(folder).calibration == seen
+    path = folder / CALIBRATION_FILE
+    tree = json.loads(path.read_text())
+    for broken in ({"short_side": -1}, {"side": 3}, 7):
+        path.write_text(json.dumps({**tree, "inference": broken}))
+        with pytest.raises(WeightsError, match=r"calibration\.json.*calibrate"):
+            gmmseg.from_pretrained(folder)
 
 
 def test_moments_come_back_and_files_without_them_are_read(folder, calibration):

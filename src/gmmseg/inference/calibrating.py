@@ -222,6 +222,7 @@ def calibrate(
         score=FUSED if moments else ANOMALY_MAP,
         quantiles=_quantiles(found.histogram, SHARES),
         moments=moments,
+        inference=predictor.inference,
     )
 
 

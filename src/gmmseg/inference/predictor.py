@@ -29,6 +29,7 @@ from gmmseg.inference.windows import (
 )
 from gmmseg.labels import IGNORE
 from gmmseg.models import Segmenter, SegmenterOutput
+from gmmseg.models.inference_settings import InferenceSettings
 from gmmseg.models.pairing import shrink_labels
 from gmmseg.samples import Sample, collate
 
@@ -70,7 +71,19 @@ class Predictor:
         self.stride = self.inference.stride or max(1, self.window * 3 // 4)
         self.whole_up_to = 0 if self.inference.window else whole_up_to
         self.max_pixels = max_pixels
+        self._warn_of_another_view()
         self._network = in_evaluation_mode(self.segmenter)
+
+    def _warn_of_another_view(self) -> None:
+        """A threshold found on images of another size is a threshold of other scores."""
+        calibration = self.segmenter.calibration
+        seen = None if calibration is None else calibration.inference
+        if seen is not None and seen != self.inference:
+            warnings.warn(
+                f"threshold and temperature were found with {_shown(seen)}, images are now seen with "
+                f"{_shown(self.inference)}: scores may differ; calibrate for this view, too",
+                stacklevel=3,
+            )
 
     @property
     def network(self) -> Segmenter:
@@ -169,6 +182,11 @@ class Predictor:
 
     def _at_once(self, images: Tensor) -> bool:
         return max(images.shape[-2:]) <= self.whole_up_to
+
+
+def _shown(inference: InferenceSettings) -> str:
+    """Settings as a user gives them."""
+    return ", ".join(f"{name}={value or 0}" for name, value in vars(inference).items())
 
 
 def at_short_side(images: Tensor, short_side: int | None) -> Tensor:

@@ -13,6 +13,7 @@ import gmmseg
 from gmmseg.atomic import write_bytes
 from gmmseg.bounds import Count, Positive, Share, Text, broken_rule, check_bounds, shown
 from gmmseg.json_tree import JSON, Value
+from gmmseg.models.inference_settings import InferenceSettings
 from gmmseg.models.weights import WeightsError
 
 CALIBRATION_FILE = "calibration.json"
@@ -89,6 +90,8 @@ class Calibration:
     """Pairs (share, score): this share of known pixels has a higher score."""
     moments: Mapping[str, ScoreMoments] = field(default_factory=dict)
     """By name of a score; the fused one needs those of its parts."""
+    inference: InferenceSettings | None = None
+    """How images were looked at: in another size or other windows scores differ. None: not recorded."""
     version: str = field(default_factory=lambda: gmmseg.__version__)
     """Of the library that found it."""
 
@@ -172,6 +175,9 @@ def _from_tree(tree: object) -> Calibration:
         name: ScoreMoments(**_entries(found, ScoreMoments, f"moments/{name}"))
         for name, found in moments.items()
     }
+    if values.get("inference") is not None:
+        entries = _entries(values["inference"], InferenceSettings, "inference")
+        values["inference"] = InferenceSettings(**entries)
     if values["data"] is not None:
         values["data"] = CalibrationData(**_entries(values["data"], CalibrationData, "data"))
     return Calibration(**values)
