@@ -1,5 +1,7 @@
 """Mixtures after the fact: one look at each image, labels untouched, the fused score once calibrated."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -16,6 +18,7 @@ from gmmseg.models import InferenceSettings
 from gmmseg.models.calibration_file import FUSED
 from gmmseg.models.density import features_and_maps
 from gmmseg.models.pairing import shrink_labels
+from gmmseg.run import fit
 
 SIZE = (48, 64)
 
@@ -190,3 +193,29 @@ def test_training_starts_without_a_density(train_set, tmp_path):
     fitted.save_pretrained(tmp_path)
     config = load_config("scenes", [f"model.name={tmp_path}", "model.head=softmax"])
     assert run.make_segmenter(config, train_set).density is None
+
+
+@pytest.mark.parametrize("ways", [run.fit_density, run.fit_head])
+def test_a_network_of_queries_is_refused(train_set, ways):
+    model = model_of()
+    model.points_are_cells = False
+    with pytest.raises(ValueError, match=r"classifies queries.*give a network that classifies cells"):
+        ways(model, train_set)
+    assert train_set.read == []
+
+
+def test_a_set_without_a_label_is_refused(train_set):
+    class Blank(Counted):
+        def __getitem__(self, index):
+            sample = super().__getitem__(index)
+            return replace(sample, labels=torch.full_like(sample.labels, IGNORE))
+
+    with pytest.raises(ValueError, match="scenes, split train: no labelled cell"):
+        run.fit_density(model_of(), Blank("train", size=SIZE, length=2))
+
+
+def test_fewer_cells_are_kept_where_they_would_take_too_much(train_set, monkeypatch):
+    monkeypatch.setattr(fit, "MOST_KEPT_BYTES", 4 * 208 * 10 * 7)
+    _, kept = fit._statistics(fit._maps_viewer(model_of()), train_set, None)
+    assert kept.most == 7
+    assert kept.points_and_labels()[1].bincount().max() == 7

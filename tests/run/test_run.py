@@ -254,6 +254,30 @@ def test_post_hoc_mixtures_classify_on_untouched_features(runs, folder_data, tmp
     assert entry["metrics"]["miou"] > 0.5  # well above chance, and below the twin's, as in the paper
 
 
+def test_fit_says_what_comes_next_and_how_it_looked(runs, folder_data, tmp_path):
+    """Weights that have left their run, a network that cannot be split, a word that does not exist."""
+    words = ["--data", f"folder:{folder_data}:train", "--components", 1, "--passes", 1]
+    plain, converted = tmp_path / "plain", tmp_path / "converted"
+    run.open_model(runs / "softmax").save_pretrained(plain)
+    said = gmmseg_command("fit", plain, *words, "--out", tmp_path / "a")
+    assert f"gmmseg calibrate {tmp_path / 'a'} --data NAME:ROOT:val" in said.stdout
+    assert "cannot be split" not in said.stderr
+    gmmseg.build("smp:Unet/resnet18", num_classes=3, head="softmax").save_pretrained(converted)
+    val = ["--calibrate", f"folder:{folder_data}:val"]
+    said = gmmseg_command("fit", converted, *words, *val, "--out", tmp_path / "b")
+    assert "cannot be split" in said.stderr
+    assert run.open_model(tmp_path / "b").calibration.score == "fused"
+    gmmseg_command(
+        "predict", folder_data / "images/val/0.png", "-m", tmp_path / "b", "--out", tmp_path / "p", "--raw"
+    )
+    expected = Predictor(run.open_model(tmp_path / "b")).predict(folder_data / "images/val/0.png")
+    shown = np.load(tmp_path / "p" / "raw" / "0.png.npz")["anomaly"]
+    assert np.array_equal(shown, expected.anomaly.numpy())
+    refused = gmmseg_command("fit", plain, *words, "--out", tmp_path / "c", "--on", "head", check=False)
+    assert refused.returncode == 1
+    assert "--on head: choose backbone or features" in refused.stderr
+
+
 def test_predict_writes_pictures_and_reports_what_it_could_not_read(runs, folder_data, tmp_path):
     pictures = tmp_path / "in"
     pictures.mkdir()

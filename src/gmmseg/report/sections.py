@@ -66,7 +66,9 @@ def results_section(subjects: Sequence[Subject]) -> Section | None:
         "mIoU is that of one confusion matrix over the whole set; ECE has 15 bins of the top posterior. "
         "AUROC, AP and FPR95 pool every pixel of the set. `nll` is the mixtures' negative log-likelihood "
         "(`nll_winner`: of the best component alone), `typicality` how far it lies from what is usual for "
-        "the class a pixel is taken for; the other scores read the posterior or the logits."
+        "the class a pixel is taken for. `density` is the same of the backbone's maps, for models that "
+        "`gmmseg fit` gave one, and `fused` that and `energy` together; the other scores "
+        "read the posterior or the logits."
     )
     return Section("Results", text, tuple(tables)) if tables else None
 
