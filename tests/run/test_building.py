@@ -113,7 +113,7 @@ def test_a_network_frozen_by_itself_needs_no_other_setting(config, tmp_path):
     ("override", "words"),
     [
         ("train.backbone_multiplier=0.1", "set train.backbone_multiplier=0"),
-        ("model.name=tiny_unet", "TinyUNetFeatures cannot be run apart"),
+        ("model.name=smp:Unet/resnet18", "cannot be run apart from its decoder"),
         ("train.cached_crops=-1", "cached_crops: "),
     ],
 )
