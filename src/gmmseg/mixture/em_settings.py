@@ -61,9 +61,9 @@ class EMSettings:
     """Let a component's momentum grow from zero, as 1 - 1/updates, so that its random start is not
     remembered; 0.999 is reached, and stays, after 1,000 updates."""
     variance_offset: NotNegative = 0.0
-    """Added to each variance."""
+    """Added to each variance, in the units of the points squared: lower it for points much smaller than 1."""
     variance_floor: NotNegative = 1e-4
-    """Least variance."""
+    """Least variance, in the units of the points squared."""
     relative_floor: Share = 0.0
     """Least variance as a share of the mean variance of all components."""
 
