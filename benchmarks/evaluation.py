@@ -34,7 +34,7 @@ TARGET = 1.3
 class Noise:
     """``length`` images of noise with masks; the first few are kept and come again and again."""
 
-    name, split, label_space = "noise", "test", None
+    name, split, root, label_space = "noise", "test", None, None
 
     def __init__(self, length: int, size: tuple[int, int]) -> None:
         self.length, self.size = length, size
@@ -55,6 +55,9 @@ class Noise:
 
     def __getitem__(self, index: int) -> Sample:
         return self.kept[index % len(self.kept)]
+
+    def labels(self, index: int) -> torch.Tensor:
+        return self[index].labels
 
 
 def bare_passes(predictor: Predictor, dataset: Noise) -> None:

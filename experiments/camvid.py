@@ -19,6 +19,7 @@ import argparse
 import json
 import statistics
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ import torch
 import cached
 from gmmseg import run
 from gmmseg.atomic import write_bytes
-from gmmseg.config import dump_config, load_config
+from gmmseg.config import DataSettings, dump_config, load_config
 from gmmseg.data import open_dataset
 from gmmseg.evaluation import load_results, write_results
 from gmmseg.inference import Predictor, calibrate
@@ -131,14 +132,14 @@ class Experiment:
             results["judged_on"] = f"drive {OTHER_DRIVE} of CamVid train, which was not trained on"
         write_results(_without_curves(results), target)
 
-    def sets(self, settings: Any) -> list[Any]:
+    def sets(self, settings: DataSettings) -> list[Any]:
         """What the runs of this table are judged on."""
         if self.table == "closed":
             road_anomaly = open_dataset("road_anomaly", self.arguments.road_anomaly)
             return [open_dataset("camvid", self.camvid, "test"), road_anomaly]
         if self.table == "ablations":
             return [run.validation_data(settings), run.hidden_data(settings, "val")]
-        test = run.DataSettings(**{**settings.__dict__, "validation_split": "test"})
+        test = replace(settings, validation_split="test")
         return [run.validation_data(test), run.hidden_data(settings, "test")]
 
 

@@ -4,6 +4,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from PIL import Image
+
+from gmmseg.config import DataSettings
+from gmmseg.data import open_dataset
 
 ROOT = Path(__file__).parents[1]
 
@@ -43,3 +47,25 @@ def test_drives_are_told_apart_by_name(camvid, tmp_path):
         found = {each: sorted(p.stem for p in (split / kind / each).iterdir()) for each in ("train", "val")}
         assert found == {"train": names[1:], "val": names[:1]}
     assert (split / "labels" / "val" / "0001TP_1.png").read_text() == "0001TP_1"
+
+
+@pytest.mark.parametrize("table", ["ablations", "held_out"])
+def test_what_runs_are_judged_on_holds_known_and_hidden_classes(camvid, table, tmp_path):
+    """The sets of a table without a training: known classes without the hidden ones, and the hidden ones."""
+    space = open_dataset("camvid", _tiny_camvid(tmp_path), "test").label_space
+    experiment = object.__new__(camvid.Experiment)
+    experiment.table, experiment.camvid = table, tmp_path
+    names = ("car", "pedestrian", "bicyclist")
+    known, hidden = experiment.sets(DataSettings(name="camvid", root=str(tmp_path), held_out=names))
+    assert set(known.label_space.names) == set(space.names) - set(names)
+    assert hidden.label_space is None
+    assert {known.split, hidden.split} == {"val" if table == "ablations" else "test"}
+
+
+def _tiny_camvid(root):
+    """A tree in CamVid's layout with one image in each split."""
+    for split in ("train", "val", "test"):
+        for kind, mode in (("images", "RGB"), ("labels", "L")):
+            (root / kind / split).mkdir(parents=True)
+            Image.new(mode, (16, 12)).save(root / kind / split / "0001TP_0.png")
+    return root
