@@ -12,10 +12,13 @@ from safetensors.torch import load_file, save_file
 
 import gmmseg
 from gmmseg.config import ConfigError, config_tree, dump_config, load_config, parse_config
+from gmmseg.evaluation import load_results
 from gmmseg.inference import Predictor
 from gmmseg.mixture import PRESETS, OnlineEM
 from gmmseg.models.heads import HEAD_PRESETS, HeadSettings
 from gmmseg.models.saving import CONFIG_FILE, WEIGHTS_FILE, present_names
+from gmmseg.report.tables import compare
+from gmmseg.run.report import write_report
 from gmmseg.run.resuming import check_resumable
 from gmmseg.training.checkpoint import CheckpointError
 
@@ -152,3 +155,13 @@ def _dotted(tree: dict, prefix: str = "") -> dict:
     for key, value in tree.items():
         flat |= _dotted(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
     return flat
+
+
+def test_results_written_before_are_read_compared_and_shown(tmp_path):
+    results = load_results(FORMAT1 / "results.json")
+    stored = json.loads((FORMAT1 / "results.json").read_text())
+    assert results["sets"].keys() == stored["sets"].keys()
+    miou = stored["sets"]["scenes/test"]["metrics"]["miou"]
+    assert f"{100 * miou:.2f}" in compare([results]).markdown()
+    write_report([FORMAT1 / "results.json"], [], tmp_path / "report.html")
+    assert f"{100 * miou:.1f}" in (tmp_path / "report.html").read_text()
