@@ -20,6 +20,7 @@ import torch
 
 import gmmseg
 from gmmseg.evaluation.evaluator import evaluate_anomaly
+from gmmseg.images import to_unit_range
 from gmmseg.inference import Predictor
 from gmmseg.inference.windows import forward
 from gmmseg.labels import IGNORE
@@ -62,7 +63,7 @@ class Noise:
 
 def bare_passes(predictor: Predictor, dataset: Noise) -> None:
     for index in range(len(dataset)):
-        forward(predictor.segmenter, dataset[index].image.float()[None] / 255)
+        forward(predictor.segmenter, to_unit_range(dataset[index].image)[None])
 
 
 def evaluated(predictor: Predictor, dataset: Noise) -> None:

@@ -4,7 +4,7 @@ The only module that talks to torch.distributed. With a single process everythin
 callers need not ask.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 import torch
@@ -12,6 +12,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 Value = TypeVar("Value")
+Say = Callable[[str], object]
+"""Is told a line for the user."""
 
 
 def several() -> bool:
@@ -32,6 +34,15 @@ def world_size() -> int:
 def shard(length: int) -> range:
     """The indices of 0 .. length - 1 that this process goes through; every index belongs to one process."""
     return range(rank(), length, world_size())
+
+
+def said_once(say: Say | None) -> Say:
+    """``say`` on process 0; on the others, and where nobody listens, a function that says nothing."""
+    return say if say is not None and rank() == 0 else _say_nothing
+
+
+def _say_nothing(message: str) -> None:
+    """For `said_once`."""
 
 
 def sum_over_processes(values: Tensor) -> Tensor:

@@ -4,10 +4,8 @@ import os
 import signal
 import sys
 
-import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 from gmmseg import cli
 from gmmseg.config import load_config
@@ -22,24 +20,6 @@ SETTINGS = [
     *("train.warmup_steps=2", "train.validate_every=3", "train.save_every=2", "train.log_every=1"),
     *("train.backbone_multiplier=0", "train.cached_crops=2"),
 ]
-
-
-@pytest.fixture(scope="module")
-def root(tmp_path_factory):
-    """Five images to train on and two to validate with: sky over grass."""
-    root = tmp_path_factory.mktemp("own")
-    rng = np.random.default_rng(0)
-    (root / "classes.txt").write_text("sky\ngrass")
-    for split, count in (("train", 5), ("val", 2)):
-        for part in ("images", "labels"):
-            (root / part / split).mkdir(parents=True)
-        for index in range(count):
-            labels = np.zeros((24, 32), np.uint8)
-            labels[rng.integers(6, 18) :] = 1
-            image = np.where(labels[..., None] == 1, 150, 60) + rng.integers(0, 40, (24, 32, 3))
-            Image.fromarray(image.astype(np.uint8)).save(root / "images" / split / f"{index}.png")
-            Image.fromarray(labels).save(root / "labels" / split / f"{index}.png")
-    return root
 
 
 @pytest.fixture

@@ -96,8 +96,6 @@ def test_whitening_is_that_of_all_labelled_cells(train_set):
 @pytest.mark.parametrize("head", ["softmax", "gmm"])
 @pytest.mark.parametrize("name", ["tiny_unet", "timm:test_resnet", "smp:Unet/resnet18"])
 def test_labels_and_posterior_are_bit_equal_and_the_density_is_kept(train_set, tmp_path, head, name):
-    if name.startswith("smp"):
-        pytest.importorskip("segmentation_models_pytorch")
     model = model_of(head, name)
     fitted, _ = run.fit_density(model, train_set, 2, passes=1)
     assert run.can_be_split(model) == (not name.startswith("smp"))

@@ -5,10 +5,8 @@ import shlex
 import signal
 import sys
 
-import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 import gmmseg
 from gmmseg import cli
@@ -23,25 +21,6 @@ SETTINGS = (
     "train.batch_size=2", "train.backbone_multiplier=1", "train.warmup_steps=2", "train.validate_every=3",
     "train.save_every=2", "train.log_every=1",
 )  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def root(tmp_path_factory):
-    """Five images to train on and two to validate with: sky over grass."""
-    root = tmp_path_factory.mktemp("own")
-    rng = np.random.default_rng(0)
-    (root / "classes.txt").write_text("sky\ngrass")
-    for split, count in (("train", 5), ("val", 2)):
-        for part in ("images", "labels"):
-            (root / part / split).mkdir(parents=True)
-        for index in range(count):
-            labels = np.zeros((24, 32), np.uint8)
-            labels[rng.integers(6, 18) :] = 1
-            colours = np.array([(90, 140, 230), (60, 150, 60)])
-            image = np.clip(colours[labels] + rng.normal(0, 12, (24, 32, 3)), 0, 255).astype(np.uint8)
-            Image.fromarray(image).save(root / "images" / split / f"{index}.png")
-            Image.fromarray(labels).save(root / "labels" / split / f"{index}.png")
-    return root
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """Training: configuration in, a run folder out. Read this to learn the workflow."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -11,6 +10,7 @@ from accelerate.utils import set_seed
 from gmmseg import distributed
 from gmmseg.atomic import write_bytes
 from gmmseg.config import Config, dump_config
+from gmmseg.distributed import Say
 from gmmseg.models import Segmenter
 from gmmseg.models.saving import RUN_PARTS, WEIGHTS_FILE
 from gmmseg.run.building import (
@@ -39,7 +39,6 @@ from gmmseg.training.checkpoint import (
 from gmmseg.training.run_folder import locked, refuse_work
 from gmmseg.training.trainer import Interrupted, Trainer
 
-Say = Callable[[str], object]
 FINISHED_FILE = "finished.json"
 
 
@@ -54,7 +53,7 @@ def train(
     a resumed run does differently, and how large a file of cached crops will be.
     """
     accelerator = Accelerator(mixed_precision=config.train.precision, cpu=cpu or must_use_cpu())
-    say = say if say and accelerator.is_main_process else _keep_quiet
+    say = distributed.said_once(say)
     set_seed(config.train.seed)
     dataset, validation = training_data(config.data), validation_data(config.data)
     refuse_unlabelled(dataset)
@@ -96,10 +95,6 @@ def _remove_crops(folder: Path) -> None:
     """Cached crops serve no more once the run is finished."""
     if distributed.rank() == 0:
         remove_crops(folder / FOLDER)
-
-
-def _keep_quiet(message: str) -> None:
-    """What is said where nobody listens, or another process says it."""
 
 
 def _state_to_go_on_from(

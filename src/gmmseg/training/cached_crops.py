@@ -25,6 +25,7 @@ from tqdm import tqdm
 
 from gmmseg import distributed
 from gmmseg.atomic import LEFTOVER_PREFIX, write_bytes
+from gmmseg.distributed import Say
 from gmmseg.models import Segmenter, SegmenterOutput
 from gmmseg.models.features import SplitFeatures
 from gmmseg.models.pairing import shrink_labels
@@ -36,7 +37,6 @@ CROPS_FILE, ABOUT_FILE = "crops.bin", "crops.json"
 _TEMPORARY = f"{LEFTOVER_PREFIX}{CROPS_FILE}"
 _BLOCK = 8  # crops that go through the backbone together, the same ones however many processes there are
 
-Say = Callable[[str], object]
 Autocast = Callable[[], AbstractContextManager[object]]
 
 
@@ -180,7 +180,7 @@ class CachedCrops(Dataset[CachedCrop]):
         with torch.no_grad(), autocast():
             self._layout = self._find_layout(segmenter)
         about = self._about(segmenter)
-        say = say if say is not None and distributed.rank() == 0 else _keep_quiet
+        say = distributed.said_once(say)
         if distributed.any_process(distributed.rank() == 0 and self._holds(about)):
             say(f"{self.folder}: the cached crops are those of this run and are used again")
             return
@@ -367,7 +367,3 @@ def _agreed() -> Iterator[None]:
         failed = error
     if distributed.any_process(failed is not None):
         raise failed or OSError("another process could not write its cached crops")
-
-
-def _keep_quiet(message: str) -> None:
-    """What is said where nobody listens, or another process says it."""
