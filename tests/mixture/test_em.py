@@ -66,6 +66,24 @@ def test_one_component_equals_the_moments_of_everything_seen(generator, memory):
         torch.testing.assert_close(mixture.variances[c, 0], own.var(0, correction=0), atol=1e-3, rtol=1e-3)
 
 
+def test_rare_classes_remember_as_many_points_as_frequent_ones(generator):
+    """Law: below ``decay_points`` the memory's length is counted in points, not in batches."""
+    counts, decay, enough = torch.tensor([80, 20, 4]), 0.5, 100
+    labels = torch.repeat_interleave(torch.arange(3), counts)
+    remembered = {}
+    for points_to_forget in (enough, None):
+        em = OnlineEM(
+            ClassMixture(3, 2, 4),
+            replace(PURE, memory="statistics", decay=decay, decay_points=points_to_forget),
+        )
+        for _ in range(400):
+            em.step(torch.randn(len(labels), 4, generator=generator), labels)
+        remembered[points_to_forget] = em.memory.weight().sum(1)
+    length = enough / (1 - decay)  # in points, the same for all
+    torch.testing.assert_close(remembered[enough], torch.full((3,), length).double(), rtol=1e-3, atol=0.0)
+    torch.testing.assert_close(remembered[None], counts / (1 - decay), rtol=1e-3, atol=0.0, check_dtype=False)
+
+
 def test_a_network_that_stands_still_is_forgotten_nothing_of(generator):
     """Law: with anneal and a forgetting scale of 0 the statistics are those of everything seen."""
     seen = [clusters(generator) for _ in range(4)]

@@ -60,12 +60,24 @@ def test_statistics_are_the_decayed_sums(generator, scale, kept):
     memory = DecayedStatistics(3, 3, 4, decay=0.5)
     first, second = random_batch(generator, hard=False), random_batch(generator, hard=False)
     memory.write(*first)
-    memory.fade_(first[0], forgetting_scale=scale)
+    memory.fade_(first[0], torch.full((len(first[0]),), scale))
     memory.write(*second)
     classes = first[0]
     expected = kept * first[-1].total + second[-1].total
     torch.testing.assert_close(memory.remembered.total[classes], expected)
     assert (memory.weight()[1] == 0).all(), "a class absent from the batch is not touched"
+
+
+def test_each_class_forgets_at_its_own_scale(generator):
+    memory = DecayedStatistics(3, 3, 4, decay=0.5)
+    classes, points, shares, gained = random_batch(generator)
+    memory.write(classes, points, shares, gained)
+    scales = torch.linspace(0.0, 1.0, len(classes))
+    memory.fade_(classes, scales)
+    for index, scale in enumerate(scales):
+        torch.testing.assert_close(
+            memory.remembered.squares[classes[index]], (1 - 0.5 * float(scale)) * gained.squares[index]
+        )
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from gmmseg.mixture.class_batch import ClassBatch, ClassLayout
 from gmmseg.mixture.coordinates import FollowerState
 from gmmseg.mixture.em_settings import DEFAULT, EMSettings
 from gmmseg.mixture.gaussian import own_log_density
-from gmmseg.mixture.memory import DecayedStatistics, FeatureQueue, Memory, Moments
+from gmmseg.mixture.memory import DecayedStatistics, FeatureQueue, Memory, Moments, accumulator_dtype
 from gmmseg.mixture.mixture import ClassMixture
 from gmmseg.mixture.sampling import evenly_spaced, sample_points
 from gmmseg.mixture.steps import assign, estimated_log_weights, expect, maximise
@@ -121,13 +121,19 @@ class OnlineEM:
         given = None
         if chosen.shares is not None:
             given = batch.layout.pad(chosen.shares) * batch.valid[..., None]
-        self.memory.fade_(batch.classes, forgetting_scale)
+        self.memory.fade_(batch.classes, forgetting_scale * self._forgetting_shares(batch))
         if self.settings.batch_in_update:
             self._step_with_batch(batch, given)
         else:
             self._step_from_memory(batch, given)
         if self.settings.reseed:
             self._reseed_(batch)
+
+    def _forgetting_shares(self, batch: ClassBatch) -> Tensor:
+        """What each class of the batch forgets, as a share (p) of a class with ``decay_points`` points."""
+        counts = batch.valid.sum(1).to(accumulator_dtype(batch.valid.device))
+        enough = self.settings.decay_points
+        return torch.ones_like(counts) if enough is None else (counts / enough).clamp_max(1.0)
 
     # Which points --------------------------------------------------------------------------------------
 

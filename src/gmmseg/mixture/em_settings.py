@@ -44,6 +44,9 @@ class EMSettings:
     decay: Decay = 0.99
     """Statistics: what is kept of a class's moments each time a batch holds that class, at a
     ``forgetting_scale`` of 1."""
+    decay_points: Count | None = None
+    """Statistics: a batch with fewer points of a class than this makes it forget in proportion less, so that
+    rare classes remember as many points as frequent ones. None: every batch at the full rate."""
     anneal: bool = False
     """Scale the forgetting of statistics and covariance by the ``forgetting_scale`` given to `OnlineEM.step`;
     the trainer gives the share of its learning rate that is left."""
@@ -107,6 +110,7 @@ DEFAULT = replace(
     iterations=10,
     memory="statistics",
     decay=0.9,
+    decay_points=400,
     anneal=True,
     mean_momentum=0.0,
     variance_momentum=0.0,

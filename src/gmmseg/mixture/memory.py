@@ -30,8 +30,8 @@ def accumulator_dtype(device: torch.device) -> torch.dtype:
 class Memory(Protocol):
     """What OnlineEM asks of a memory. ``classes`` (p) are class ids."""
 
-    def fade_(self, classes: Tensor, forgetting_scale: float) -> None:
-        """Forget what one batch makes these classes forget, times ``forgetting_scale`` in [0, 1]."""
+    def fade_(self, classes: Tensor, forgetting_scales: Tensor) -> None:
+        """Forget what one batch makes these classes forget, times ``forgetting_scales`` (p) in [0, 1]."""
 
     def recall(self, classes: Tensor) -> Moments:
         """Moments of what is remembered of these classes."""
@@ -60,8 +60,8 @@ class Memory(Protocol):
 class DecayedStatistics:
     """Moments of everything seen, forgotten exponentially: kilobytes, whatever the length of the memory.
 
-    At a forgetting scale of 1 each batch that holds a class leaves ``decay`` of what is known of that class,
-    so the memory reaches back 1/(1-decay) such batches.
+    At a forgetting scale of 1 a batch leaves ``decay`` of what is known of a class it holds, so that the
+    memory reaches back 1/(1-decay) such batches.
     """
 
     def __init__(
@@ -84,9 +84,10 @@ class DecayedStatistics:
             torch.zeros(*shape, dim, dtype=dtype, device=device),
         )
 
-    def fade_(self, classes: Tensor, forgetting_scale: float) -> None:
+    def fade_(self, classes: Tensor, forgetting_scales: Tensor) -> None:
+        kept = 1.0 - (1.0 - self.decay) * forgetting_scales
         for each in self.remembered:
-            each[classes] *= 1.0 - (1.0 - self.decay) * forgetting_scale
+            each[classes] *= kept.to(each).view(-1, *(1 for _ in each.shape[1:]))
 
     def recall(self, classes: Tensor) -> Moments:
         return Moments(*(each[classes] for each in self.remembered))
@@ -144,7 +145,7 @@ class FeatureQueue:
         self.total, self.squares = sums, sums.clone()
         self.arrivals = sums[..., 0].clone()
 
-    def fade_(self, classes: Tensor, forgetting_scale: float) -> None:
+    def fade_(self, classes: Tensor, forgetting_scales: Tensor) -> None:
         """Nothing: a queue forgets what newer points push out."""
 
     def recall(self, classes: Tensor) -> Moments:
