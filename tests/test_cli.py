@@ -36,6 +36,7 @@ def test_every_command_explains_itself():
     commands = [
         "train",
         "convert",
+        "adapt",
         "fit",
         "calibrate",
         "evaluate",

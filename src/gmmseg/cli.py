@@ -6,13 +6,13 @@ The commands stand first, each registered by its decorator; then what they have 
 import os
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gmmseg.cli_adapt import adapt
 from gmmseg.cli_options import (
     BoundariesOption,
     CalibrateOption,
@@ -36,6 +36,11 @@ from gmmseg.cli_options import (
     TrainDataOption,
     WindowOption,
 )
+from gmmseg.cli_shared import judged_sets as _judged_sets
+from gmmseg.cli_shared import leave_process_group as _leave_process_group
+from gmmseg.cli_shared import open_set as _open
+from gmmseg.cli_shared import stoppable as _stoppable
+from gmmseg.cli_shared import validation_of as _validation_of
 from gmmseg.json_tree import JSON
 from gmmseg.printable import printable
 from gmmseg.terminal import Bar, note, say
@@ -59,6 +64,7 @@ app = typer.Typer(
 )
 data_app = typer.Typer(no_args_is_help=True, help="Check and list data sets.")
 app.add_typer(data_app, name="data")
+app.command()(adapt)
 
 
 def _show_version(wanted: bool) -> None:
@@ -172,7 +178,7 @@ def fit(
 
     Each image is read once, and at most 4000 cells of each class are kept, 512 MB altogether.
     """
-    from gmmseg import run
+    from gmmseg import distributed, run
     from gmmseg.training.run_folder import refuse_weights
 
     ways = {"backbone": run.fit_density, "features": run.fit_head}
@@ -189,34 +195,27 @@ def fit(
         )
     with Bar("fitting") as bar:
         fitted, history = ways[on](segmenter, dataset, components, passes=passes, progress=bar)
-    say("mean log-likelihood at each pass: " + ", ".join(f"{value:.2f}" for value in history))
-    fitted.save_pretrained(out)
-    say(f"weights in {out}")
+    main_says = distributed.said_once(say)
+    main_says("mean log-likelihood at each pass: " + ", ".join(f"{value:.2f}" for value in history))
+    if distributed.rank() == 0:
+        fitted.save_pretrained(out)
+    distributed.wait_for_all()
+    main_says(f"weights in {out}")
     _calibrate_fitted(out, _validation_of(model) if validation is None else validation)
-
-
-def _validation_of(model: str) -> "FingerprintedDataset | None":
-    """The validation set of a run; None where there is no run, or its data are gone."""
-    from gmmseg import run
-
-    config = run.run_config(Path(model))
-    try:
-        return None if config is None else run.validation_data(config.data)
-    except (OSError, ValueError) as error:
-        note(f"the validation set of {model} cannot be opened ({error})")
-        return None
 
 
 def _calibrate_fitted(folder: Path, dataset: "FingerprintedDataset | None") -> None:
     """Calibrate weights that were just fitted, if there is a set to do it on; says what comes next."""
-    from gmmseg import run
+    from gmmseg import distributed, run
 
+    main_says = distributed.said_once(say)
     if dataset is None:
-        say(f"next: gmmseg calibrate {folder} --data NAME:ROOT:val, which finds the threshold of the unknown")
+        command = f"gmmseg calibrate {folder} --data NAME:ROOT:val"
+        main_says(f"next: {command}, which finds the threshold of the unknown")
         return
     with Bar("calibrating") as bar:
         run.calibrate_folders([folder], dataset, device=run.join_processes().device, progress=bar)
-    say(
+    main_says(
         f"calibrated on {dataset.name}/{dataset.split}; next: gmmseg predict IMAGE --model {folder} --out DIR"
     )
 
@@ -489,19 +488,6 @@ def convert_coco_stuff(
 # What the commands share --------------------------------------------------------------------------------
 
 
-@contextmanager
-def _stoppable() -> Iterator[None]:
-    """A training that was asked to stop says where its state is and how to continue; typer would drop it."""
-    from gmmseg.training.trainer import Interrupted
-
-    try:
-        yield
-    except Interrupted as stopped:
-        note(str(stopped))
-        _leave_process_group()  # all processes stop together
-        raise typer.Exit(130) from None
-
-
 def _class_names(classes: str, data: str | None) -> Sequence[str] | None:
     """Names of the classes, as they are listed or as a data set has them; None where nothing says so."""
     if classes and data:
@@ -514,31 +500,6 @@ def _class_names(classes: str, data: str | None) -> Sequence[str] | None:
     if space is None:
         raise ValueError(f"{data} marks what is unknown, not classes: give a labelled set, or --classes")
     return space.names
-
-
-def _open(spec: str, default_split: str | None = None) -> "FingerprintedDataset":
-    """The data set of NAME:ROOT[:SPLIT]; the built-in scenes are NAME[::SPLIT]."""
-    from gmmseg.data import open_dataset
-
-    name, _, rest = spec.partition(":")
-    root, _, split = rest.rpartition(":") if ":" in rest else (rest, "", "")
-    chosen = split or default_split or (None if _is_anomaly_set(name) else "val")
-    return open_dataset(name, os.path.expanduser(root) or None, chosen)
-
-
-def _is_anomaly_set(name: str) -> bool:
-    from gmmseg.data.catalog import LAYOUTS
-
-    return name == "scenes_anomaly" or (name in LAYOUTS and LAYOUTS[name].label_space is None)
-
-
-def _judged_sets(
-    source: str | Path, specs: Sequence[str], default_split: str | None = None
-) -> "list[FingerprintedDataset]":
-    """What the model of ``source`` is evaluated on for these data sets; see `run.judged_sets`."""
-    from gmmseg import run
-
-    return [part for spec in specs for part in run.judged_sets(source, _open(spec, default_split))]
 
 
 def _model_and_results(model: str, out: Path | None) -> tuple["Segmenter", Path]:
@@ -608,14 +569,6 @@ def _complain(message: str, code: int) -> None:
     """Print one line to the error stream and exit with ``code``."""
     print(f"gmmseg: {printable(' '.join(message.split()))}", file=sys.stderr)
     sys.exit(code)
-
-
-def _leave_process_group() -> None:
-    """Only after success. After an error the launcher ends the other processes, and waiting would hang."""
-    if "torch.distributed" in sys.modules:
-        from gmmseg import distributed
-
-        distributed.leave()
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ import pytest
 import torch
 from scipy import stats
 from sklearn.covariance import EmpiricalCovariance
+from sklearn.decomposition import PCA
 from sklearn.neighbors import NearestNeighbors
 
 from gmmseg.evaluation import scores
@@ -62,7 +63,7 @@ def test_mahalanobis_equals_scikit_learn() -> None:
     batches = [(output(seed), labels(seed)) for seed in range(4)]
     score = scores.Mahalanobis()
     score.fit(batches)
-    pairs = [scores.labelled_points(*batch) for batch in batches]
+    pairs = [scores.labelled_points(out.points, known) for out, known in batches]
     points, true = (np.concatenate([pair[i].numpy() for pair in pairs]) for i in (0, 1))
     means = np.stack([points[true == c].mean(0) for c in range(3)])
     shared = EmpiricalCovariance(assume_centered=True).fit(points - means[true])
@@ -89,11 +90,35 @@ def test_mahalanobis_of_points_close_together_far_from_the_origin() -> None:
     torch.testing.assert_close(single, found, rtol=0.1, atol=0.1)
 
 
+def test_the_virtual_logit_is_that_of_scikit_learns_principal_components() -> None:
+    batches = [(output(seed, generative=False), labels(seed)) for seed in range(4)]
+    score = scores.VirtualLogit()
+    score.fit(batches)
+    pairs = [scores.labelled_points(out.points, known) for out, known in batches]
+    points = np.concatenate([pair[0].numpy() for pair in pairs])
+    tops = [scores.labelled_points(out.logits.amax(1, keepdim=True), known)[0] for out, known in batches]
+    components = PCA(4).fit(points)
+
+    def left(rows: np.ndarray) -> np.ndarray:
+        return np.linalg.norm(rows - components.inverse_transform(components.transform(rows)), axis=1)
+
+    test = output(9, generative=False)
+    flat = test.points.movedim(1, -1).reshape(-1, 8).numpy()
+    scale = float(torch.cat(tops).mean()) / np.sqrt((left(points) ** 2).mean())
+    expected = scale * left(flat) + scores.Energy()(test).flatten().numpy()
+    np.testing.assert_allclose(score(test).flatten(), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_the_virtual_logit_is_for_softmax_heads() -> None:
+    with pytest.raises(ValueError, match=r"vim: .*for a GMM model use nll, or fused"):
+        scores.VirtualLogit().fit([(output(), labels())])
+
+
 def test_nearest_neighbours_equals_scikit_learn_and_draws_evenly() -> None:
     batches = [(output(seed), labels(seed)) for seed in range(4)]
     score = scores.NearestNeighbours(3, bank_size=10_000)
     score.fit(batches)
-    points = torch.cat([scores.labelled_points(*batch)[0] for batch in batches]).numpy()
+    points = torch.cat([scores.labelled_points(out.points, known)[0] for out, known in batches]).numpy()
     test = output(9)
     flat = test.points.movedim(1, -1).reshape(-1, 8).numpy()
     expected = NearestNeighbors(n_neighbors=3).fit(points).kneighbors(flat)[0][:, -1]

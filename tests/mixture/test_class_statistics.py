@@ -46,10 +46,12 @@ def test_sums_of_two_parts_add_up_to_those_of_the_whole(cells: tuple) -> None:
 def test_a_sample_holds_the_lowest_tickets_however_points_arrive(cells: tuple, sizes: int) -> None:
     points, labels = cells
     sample = ClassSample(C, D, most=10, seed=3)
-    for part in torch.arange(N).split(sizes):
-        sample.update(points[part], labels[part])
+    parts = torch.arange(N).split(sizes)
+    for batch in torch.randperm(len(parts)).tolist():
+        sample.update(points[parts[batch]], labels[parts[batch]], batch)
     kept, known = sample.points_and_labels()
-    tickets = hashed(torch.arange(N), 3)
+    numbers = [torch.arange(len(part)) + (batch << 32) for batch, part in enumerate(parts)]
+    tickets = hashed(torch.cat(numbers), 3)
     expected = []
     for c in range(C - 1):
         own = (labels == c).nonzero()[:, 0]
@@ -61,7 +63,7 @@ def test_a_sample_holds_the_lowest_tickets_however_points_arrive(cells: tuple, s
 def test_a_class_with_few_points_keeps_them_all(cells: tuple) -> None:
     points, labels = cells
     sample = ClassSample(C, D, most=1000)
-    sample.update(points, labels)
+    sample.update(points, labels, 0)
     kept, known = sample.points_and_labels()
     assert torch.equal(known.bincount(minlength=C), labels.bincount(minlength=C))
     assert torch.equal(kept.sort(0).values, points.sort(0).values)
@@ -70,7 +72,7 @@ def test_a_class_with_few_points_keeps_them_all(cells: tuple) -> None:
 def test_memory_stays_bounded(cells: tuple) -> None:
     points, labels = cells
     sample = ClassSample(C, D, most=5)
-    for _ in range(40):
-        sample.update(points, labels)
+    for batch in range(40):
+        sample.update(points, labels, batch)
         waiting = sum(len(each[1]) for each in sample.waiting)
         assert len(sample.kept[1]) + waiting <= 5 * C * 5 // 4

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import gmmseg
 from gmmseg.mixture import PRESETS, OnlineEM
 from gmmseg.models import ConversionError, HeadSettings, Segmenter, WeightsError
-from gmmseg.models.conversion import convert
+from gmmseg.models.features import resize
 
 NAMES = ("road", "sky", "car", "tree")
 SMALL = HeadSettings(components=2, dim=8)
@@ -145,6 +145,16 @@ def test_convert_train_save_load_predict(source: str, tmp_path: Path) -> None:
 
 def _original_logits(source: str, name: str, images: Tensor) -> Tensor:
     """What the original makes of normalised images, asked in its own library."""
+    torch.manual_seed(3)
+    if source == "smp":
+        import segmentation_models_pytorch as smp
+
+        return smp.FPN("mobilenet_v2", encoder_weights=None, classes=4).eval()(images)
+    if source == "torchvision":
+        from torchvision.models import segmentation
+
+        plain = {"weights": None, "weights_backbone": None}
+        return segmentation.lraspp_mobilenet_v3_large(num_classes=4, **plain).eval()(images)["out"]
     model = type(TRANSFORMERS[source.removeprefix("hf ")]()).from_pretrained(name).eval()
     found = model(images)
     if source == "hf mask2former":
@@ -152,49 +162,35 @@ def _original_logits(source: str, name: str, images: Tensor) -> Tensor:
     return found.logits
 
 
-@pytest.mark.parametrize("source", [name for name in SOURCES if name.startswith("hf ")])
-def test_the_twin_of_a_network_of_transformers_has_its_logits(source: str, tmp_path: Path) -> None:
-    name = SOURCES[source](tmp_path / "source")
+def largest_difference(source: str, folder: Path) -> float | None:
+    """Between the logits of a source's softmax twin and those of the original network, asked in its own
+    library, on two images; None where the network is ours and there is no original."""
+    name = SOURCES[source](folder)
+    if source.startswith("timm"):
+        return None
+    torch.manual_seed(3)
     twin = gmmseg.build(name, head="softmax", class_names=NAMES).eval()
     images = batch()[0]
     with torch.no_grad():
-        expected = _original_logits(source, name, (images - twin.mean) / twin.std)
         output = twin(images)
-    if source == "hf mask2former":
-        assert torch.equal(output.query_logits[-1], expected)
-        return
-    full = torch.nn.functional.interpolate(
-        output.logits, expected.shape[-2:], mode="bilinear", align_corners=False
-    )
-    torch.testing.assert_close(full, expected, rtol=1e-5, atol=1e-6)
+        if source == "ours":
+            return _distance(output.logits, gmmseg.from_pretrained(Path(name) / "best")(images).logits)
+        expected = _original_logits(source, name, (images - twin.mean) / twin.std)
+        if source == "hf mask2former":
+            return _distance(output.query_logits[-1], expected)
+        return _distance(
+            resize(output.logits, expected.shape[-2:], align_corners=twin.align_corners), expected
+        )
 
 
-def test_the_twins_of_the_others_are_the_networks_themselves(tmp_path: Path) -> None:
-    images = batch()[0]
-    for source in ("smp", "torchvision", "timm cnn", "ours"):
-        name = SOURCES[source](tmp_path / source)
-        torch.manual_seed(3)
-        twin = gmmseg.build(name, head="softmax", class_names=NAMES).eval()
-        torch.manual_seed(3)
-        original = _direct(source, name).eval()
-        with torch.no_grad():
-            assert torch.equal(twin(images).logits, original(images).logits), source
+def _distance(one: Tensor, other: Tensor) -> float:
+    return float((one - other).abs().max())
 
 
-def _direct(source: str, name: str) -> Segmenter:
-    """The same network, made in its library and converted by hand."""
-    if source == "smp":
-        import segmentation_models_pytorch as smp
-
-        return convert(smp.FPN("mobilenet_v2", encoder_weights=None, classes=4), head="softmax")
-    if source == "torchvision":
-        from torchvision.models import segmentation
-
-        plain = {"weights": None, "weights_backbone": None}
-        return convert(segmentation.lraspp_mobilenet_v3_large(num_classes=4, **plain), head="softmax")
-    if source == "ours":
-        return gmmseg.from_pretrained(Path(name) / "best")
-    return gmmseg.build(name, num_classes=4, head="softmax")
+@pytest.mark.parametrize("source", [name for name in SOURCES if not name.startswith("timm")])
+def test_the_twins_logits_are_those_of_the_original(source: str, tmp_path: Path) -> None:
+    exact = source in ("hf mask2former", "ours")
+    assert largest_difference(source, tmp_path / "source") <= (0 if exact else 2e-6)
 
 
 class TestClasses:

@@ -1,5 +1,8 @@
 """Mixtures after the fact: one look at each image, labels untouched, the fused score once calibrated."""
 
+import os
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -217,3 +220,39 @@ def test_fewer_cells_are_kept_where_they_would_take_too_much(train_set, monkeypa
     _, kept = fit._statistics(fit._maps_viewer(model_of()), train_set, None)
     assert kept.most == 7
     assert kept.points_and_labels()[1].bincount().max() == 7
+
+
+WORKER = """
+import sys
+import torch
+import torch.distributed as dist
+import gmmseg
+from gmmseg import run
+from gmmseg.data.scenes import Scenes
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+model = gmmseg.build("tiny_unet", num_classes=10, head="softmax").eval()
+for length in (3, 1):  # unevenly split; of one image, a process has none
+    train = Scenes("train", size=(48, 64), length=length)
+    for way in (run.fit_density, run.fit_head):
+        fitted, history = way(model, train, 2, passes=3)
+        state = {"history": history, **fitted.state_dict()}
+        torch.save(state, f"{sys.argv[1]}/{way.__name__}-{length}-{dist.get_rank()}.pt")
+dist.destroy_process_group()
+"""
+
+
+def test_two_processes_fit_what_one_fits(tmp_path):
+    (tmp_path / "worker.py").write_text(WORKER)
+    pair = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    command = [sys.executable, *pair, str(tmp_path / "worker.py"), str(tmp_path)]
+    subprocess.run(command, check=True, timeout=240, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    for length in (3, 1):
+        train = Counted("train", size=SIZE, length=length)
+        for way in (run.fit_density, run.fit_head):
+            fitted, history = way(model_of(), train, 2, passes=3)
+            first, second = (torch.load(tmp_path / f"{way.__name__}-{length}-{rank}.pt") for rank in (0, 1))
+            assert first.pop("history") == second.pop("history") == pytest.approx(history, rel=1e-5)
+            for name, value in fitted.state_dict().items():
+                assert torch.equal(first[name], second[name]), name
+                torch.testing.assert_close(first[name], value, rtol=1e-4, atol=1e-5, msg=name)

@@ -232,6 +232,17 @@ def test_best_weights_are_those_of_the_best_validation(tmp_path):
     gmmseg.from_pretrained(tmp_path / "best")
 
 
+def test_a_run_whose_time_is_over_ends_like_one_at_its_last_step(tmp_path):
+    validated = []
+    trainer = make_trainer(tmp_path, validate=lambda model: validated.append(trainer.step) or {"score": 1.0})
+    trainer.run(lambda: trainer.step >= 2)
+    assert trainer.step == 2
+    assert validated == [2]
+    assert find_checkpoint(tmp_path).name == "step_00000002.pt"
+    entries = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert [each["step"] for each in entries if each["kind"] == "train"] == [1, 2]
+
+
 def test_a_stop_request_saves_and_leaves(tmp_path):
     def validate(segmenter):
         os.kill(os.getpid(), signal.SIGINT)

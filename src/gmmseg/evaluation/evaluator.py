@@ -160,13 +160,13 @@ def fit_scores(
     """Fit those scores that need statistics on a labelled set (the training set), all in one pass over it."""
     needing = [score for score in scores if isinstance(score, FittedScore)]
     if needing:
-        fit_together(needing, _outputs(predictor, dataset, progress))
+        fit_together(needing, numbered_outputs(predictor, dataset, progress))
 
 
 _WINDOWS = 1 << 10  # more than any training image has: numbers that no other window has
 
 
-def _outputs(
+def numbered_outputs(
     predictor: Predictor, dataset: SegmentationDataset, progress: Progress | None
 ) -> Iterator[tuple[int, Output, Tensor]]:
     """A number of its own, the output and the labels of every window of this process's images."""

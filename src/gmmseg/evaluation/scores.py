@@ -16,7 +16,7 @@ from gmmseg import distributed
 from gmmseg.inference.readings import Density, Energy, Fused
 from gmmseg.labels import IGNORE
 from gmmseg.mixture import anomaly_score, class_evidence
-from gmmseg.mixture.class_statistics import ClassSums
+from gmmseg.mixture.class_statistics import MOST_POINTS_OF_A_BATCH, ClassSums
 from gmmseg.mixture.sampling import hashed
 
 
@@ -42,7 +42,6 @@ class Output(Protocol):
 
 Batches = Iterable[tuple[Output, Tensor]]
 NOTHING_SEEN = "fit has seen no labelled training pixel"
-_MOST_POINTS_OF_A_BATCH = 1 << 32
 
 
 class MSP:
@@ -170,7 +169,7 @@ class Mahalanobis(FittedScore):
 
     def update(self, index: int, output: Output, labels: Tensor) -> None:
         """Add the labelled points of a batch."""
-        points, true = labelled_points(output, labels, self.name)
+        points, true = labelled_points(_of_cells(self.name, output.points), labels)
         if len(points) == 0:
             return
         if self.sums is None:
@@ -179,12 +178,7 @@ class Mahalanobis(FittedScore):
 
     def finish(self) -> None:
         """Class means and the shared covariance, from the sums of all processes."""
-        known = [each for each in distributed.gather_objects(self.sums) if each is not None]
-        if not known:
-            raise ValueError(f"{self.name}: {NOTHING_SEEN}")
-        sums = known[0]
-        for more in known[1:]:
-            sums.add_(more)
+        sums = _sums_of_all(self.name, self.sums)
         seen, within = sums.counts > 0, sums.within()
         means = sums.totals[seen] / sums.counts[seen, None]
         identity = torch.eye(len(within), dtype=within.dtype, device=within.device)
@@ -203,6 +197,61 @@ class Mahalanobis(FittedScore):
         white = (offsets @ whitener).float()
         distances = torch.cdist(white.flatten(0, 2), means, compute_mode="donot_use_mm_for_euclid_dist")
         return distances.amin(1).square().view(white.shape[:3])
+
+
+class VirtualLogit(FittedScore):
+    """ViM: how far a feature lies outside the principal subspace of known ones, as one logit more.
+
+    The length of what is left of a feature outside the subspace, scaled so that its root mean square over the
+    training cells is their mean highest logit, less the logsumexp of the logits: the log odds of the virtual
+    logit. The subspace has half of the dimensions, through the mean of the features. For softmax heads,
+    whose points are the features.
+    """
+
+    name = "vim"
+
+    def __init__(self) -> None:
+        self.centre: Tensor | None = None
+        self.rest: Tensor | None = None
+
+    def start(self) -> None:
+        self.sums: ClassSums | None = None
+        self.top_logits = torch.zeros(2, dtype=torch.float64)  # their sum and number
+
+    def update(self, index: int, output: Output, labels: Tensor) -> None:
+        """Add the labelled features of a batch, all as one class, and their highest logits."""
+        points, _ = labelled_points(self._features(output), labels)
+        if len(points) == 0:
+            return
+        if self.sums is None:
+            self.sums = ClassSums(1, points.shape[1], points.device)
+        self.sums.update(points, torch.zeros(len(points), dtype=torch.int64, device=points.device))
+        top, _ = labelled_points(output.logits.amax(1, keepdim=True), labels)
+        self.top_logits += torch.tensor([float(top.double().sum()), float(len(top))], dtype=torch.float64)
+
+    def finish(self) -> None:
+        """Centre (d) of the features, and the directions (d r) outside the subspace, scaled."""
+        sums = _sums_of_all(self.name, self.sums)
+        total, count = distributed.sum_over_processes(self.top_logits)
+        variances, directions = torch.linalg.eigh(sums.within().cpu().double())  # the smallest first
+        outside = len(variances) - max(1, len(variances) // 2)
+        length = variances[:outside].clamp_min(0).sum().sqrt().clamp_min(1e-12)
+        self.centre = sums.centre().float().cpu()
+        self.rest = (directions[:, :outside] * (total / count / length)).float()
+
+    def __call__(self, output: Output) -> Tensor:
+        features = self._features(output).float().movedim(1, -1)
+        centre, rest = (_fitted(self.name, each).to(features.device) for each in (self.centre, self.rest))
+        virtual = ((features - centre) @ rest).norm(dim=-1)
+        return virtual - output.logits.float().logsumexp(1)
+
+    def _features(self, output: Output) -> Tensor:
+        if output.evidence is not None:
+            raise ValueError(
+                f"{self.name}: it reads the features before a softmax classifier; for a GMM model use nll, "
+                "or fused (gmmseg fit)"
+            )
+        return _of_cells(self.name, output.points)
 
 
 class NearestNeighbours(FittedScore):
@@ -225,8 +274,8 @@ class NearestNeighbours(FittedScore):
 
     def update(self, index: int, output: Output, labels: Tensor) -> None:
         """Keep the ``bank_size`` points with the lowest tickets among those kept and these."""
-        points = labelled_points(output, labels, self.name)[0].float().cpu()
-        places = torch.arange(len(points)) + index * _MOST_POINTS_OF_A_BATCH
+        points = labelled_points(_of_cells(self.name, output.points), labels)[0].float().cpu()
+        places = torch.arange(len(points)) + index * MOST_POINTS_OF_A_BATCH
         known = self.candidates.view(len(self.candidates), points.shape[1])
         self._keep(torch.cat([known, points]), torch.cat([self.places, places]))
 
@@ -345,6 +394,7 @@ ALL = (
     Energy,
     StandardisedMaxLogit,
     Mahalanobis,
+    VirtualLogit,
     NearestNeighbours,
     NegativeLogLikelihood,
     WinnerLikelihood,
@@ -358,14 +408,22 @@ ALL = (
 """Every score."""
 
 
-def labelled_points(output: Output, labels: Tensor, name: str = "this score") -> tuple[Tensor, Tensor]:
-    """Points (n d) and labels (n) of an output and labels (b H W), taken at the points' resolution."""
-    points = _of_cells(name, output.points)
-    size = points.shape[-2:]
-    near = F.interpolate(labels[:, None].float(), size=size, mode="nearest-exact")[:, 0].long()
+def labelled_points(points: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows (n d) of points (b d h w) and labels (n), of labels (b H W) taken at the points' resolution."""
+    near = F.interpolate(labels[:, None].float(), size=points.shape[-2:], mode="nearest-exact")[:, 0].long()
     near = near.to(points.device)
     valid = near != IGNORE
     return points.movedim(1, -1)[valid], near[valid]
+
+
+def _sums_of_all(name: str, sums: ClassSums | None) -> ClassSums:
+    """The sums of all processes; one that went through no batch has none."""
+    known = [each for each in distributed.gather_objects(sums) if each is not None]
+    if not known:
+        raise ValueError(f"{name}: {NOTHING_SEEN}")
+    for more in known[1:]:
+        known[0].add_(more)
+    return known[0]
 
 
 def _generative(name: str, value: Tensor | None) -> Tensor:

@@ -76,6 +76,35 @@ class SplitFeatures(FeatureExtractor, ABC):
         return crop_to_image(torch.cat(same, dim=1), image_size, self.stride)
 
 
+class FrozenFeatures(SplitFeatures):
+    """A whole feature extractor that is not trained: all of it is backbone, and nothing is left to decode.
+
+    So the features themselves can be kept, and the head alone is trained on them.
+    """
+
+    def __init__(self, extractor: FeatureExtractor) -> None:
+        super().__init__()
+        self.backbone = extractor.requires_grad_(False)
+        self.out_channels, self.stride = extractor.out_channels, extractor.stride
+        self.align_corners = extractor.align_corners
+        self.mean, self.std = extractor.mean, extractor.std
+        self.train(False)
+
+    def train(self, mode: bool = True) -> "FrozenFeatures":
+        """Its batch norms keep their statistics, whatever the head does."""
+        super().train(mode)
+        self.backbone.eval()
+        return self
+
+    @torch.no_grad()
+    def backbone_maps(self, images: Tensor) -> tuple[Tensor, ...]:
+        features = self.backbone(images)
+        return (features if isinstance(features, Tensor) else features.main,)
+
+    def decode(self, maps: tuple[Tensor, ...], image_size: tuple[int, int]) -> Features:
+        return Features(maps[0])
+
+
 def conv_bn_relu(
     in_channels: int, out_channels: int, kernel: int, *, dilation: int = 1, stride: int = 1, groups: int = 1
 ) -> nn.Sequential:

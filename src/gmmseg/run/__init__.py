@@ -1,10 +1,11 @@
 """The composition root: configuration in, objects built, work done. One page per workflow.
 
-`train` and `demo` make models, `convert` takes one from elsewhere, `fit` gives a trained model mixtures,
-`calibrate` and `evaluate` judge one, `report` shows it; `building` holds the parts of a run and `runs` what a
-finished one has left behind.
+`train` and `demo` make models, `convert` takes one from elsewhere, `adapt` makes a softmax model generative
+in minutes, `fit` gives a trained model mixtures, `calibrate` and `evaluate` judge one, `report` shows it;
+`building` holds the parts of a run and `runs` what a finished one has left behind.
 """
 
+from gmmseg.run.adapt import Adaptation, AdaptSettings, Clock, adapt
 from gmmseg.run.building import (
     hidden_data,
     join_processes,
@@ -25,7 +26,11 @@ from gmmseg.run.runs import judged_sets, open_model, run_config
 from gmmseg.run.train import train
 
 __all__ = [
+    "AdaptSettings",
+    "Adaptation",
+    "Clock",
     "Judging",
+    "adapt",
     "calibrate",
     "calibrate_folders",
     "can_be_split",

@@ -7,8 +7,11 @@ in place of the head. Each image is read once: what stays is sums of all cells a
 from collections.abc import Iterator
 from dataclasses import replace
 
+import torch
 from torch import Tensor
 
+from gmmseg import distributed
+from gmmseg.evaluation.evaluator import numbered_outputs
 from gmmseg.inference import Predictor
 from gmmseg.labels import IGNORE
 from gmmseg.mixture import WhitenedSphere
@@ -27,12 +30,13 @@ from gmmseg.models.heads import HeadSettings
 from gmmseg.models.pairing import shrink_labels
 from gmmseg.models.saving import digest
 from gmmseg.models.segmenter import replace_head
-from gmmseg.samples import Progress, SegmentationDataset, check_classes, walk
+from gmmseg.samples import Progress, SegmentationDataset, check_classes
 
 KEPT_PER_CLASS = 4000
 """Cells of a class that EM goes over: more say little new, since the cells of an image are much alike."""
 MOST_KEPT_BYTES = 1 << 29
 """What the kept cells may take altogether: with many classes and wide maps, fewer of each are kept."""
+_Statistics = tuple[ClassSums, ClassSample]
 
 
 def fit_density(
@@ -48,7 +52,7 @@ def fit_density(
     Labels and posterior stay. A network whose features cannot be split into backbone and decoder gets a
     density of its features for the head. Also returns the mean log-likelihood at each pass of EM.
     """
-    _refuse_queries(model)
+    refuse_queries(model)
     sums, kept = _statistics(_maps_viewer(model), dataset, progress)
     settings = DensitySettings(components, channels=len(sums.origin))
     density = CellDensity(model.num_classes, settings).to(sums.origin.device).eval()
@@ -73,7 +77,7 @@ def fit_head(
     The features are whitened within classes, placed on the sphere, and are the points. Also returns the mean
     log-likelihood at each pass of EM.
     """
-    _refuse_queries(model)
+    refuse_queries(model)
     channels = model.features.out_channels
     assert isinstance(channels, int)
     settings = HeadSettings(
@@ -96,7 +100,8 @@ def can_be_split(model: Segmenter) -> bool:
     return isinstance(model.features, SplitFeatures)
 
 
-def _refuse_queries(model: Segmenter) -> None:
+def refuse_queries(model: Segmenter) -> None:
+    """ValueError for a network whose points are not the cells of its maps."""
     if not model.points_are_cells:
         raise ValueError(
             f"a {type(model).__name__} classifies queries, not cells of its maps, so there is nothing to fit "
@@ -125,34 +130,40 @@ def _maps_viewer(model: Segmenter) -> _MapsViewer:
     return viewer
 
 
-def _statistics(
-    viewer: Segmenter, dataset: SegmentationDataset, progress: Progress | None
-) -> tuple[ClassSums, ClassSample]:
-    """Sums over the labelled cells of all images and a sample of each class, reading each image once."""
-    classes = viewer.num_classes
-    check_classes(dataset, classes)
-    found: tuple[ClassSums, ClassSample] | None = None
-    for points, labels in labelled_cells(viewer, dataset, progress):
-        if found is None:
-            dim = points.shape[1]
-            most = max(1, min(KEPT_PER_CLASS, MOST_KEPT_BYTES // (4 * dim * classes)))
-            found = ClassSums(classes, dim, points.device), ClassSample(classes, dim, most=most)
+def _statistics(viewer: Segmenter, dataset: SegmentationDataset, progress: Progress | None) -> _Statistics:
+    """Sums over the labelled cells of all images and a sample of each class, reading each image once.
+
+    With several processes each goes through its part of the images, and all return the same.
+    """
+    check_classes(dataset, viewer.num_classes)
+    found: _Statistics | None = None
+    for number, points, labels in labelled_cells(viewer, dataset, progress):
+        found = found or _empty_statistics(viewer.num_classes, points.shape[1], points.device)
+        found[0].update(points, labels)
+        found[1].update(points, labels, number)
+    # A process that had no image does not know how many channels there are.
+    channels = max(distributed.gather_objects(0 if found is None else len(found[0].origin)))
+    if channels > 0:
+        found = found or _empty_statistics(viewer.num_classes, channels, viewer.mean.device)
         for each in found:
-            each.update(points, labels)
+            each.merge_processes()
     if found is None or not bool(found[0].counts.any()):
         raise ValueError(f"{dataset.name}, split {dataset.split}: no labelled cell to fit mixtures on")
     return found
 
 
+def _empty_statistics(classes: int, channels: int, device: torch.device) -> _Statistics:
+    most = max(1, min(KEPT_PER_CLASS, MOST_KEPT_BYTES // (4 * channels * classes)))
+    return ClassSums(classes, channels, device), ClassSample(classes, channels, most=most)
+
+
 def labelled_cells(
     viewer: Segmenter, dataset: SegmentationDataset, progress: Progress | None = None
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """Points (n d) and labels (n) of the labelled cells of each image, as a Predictor looks at it."""
-    predictor = Predictor(viewer)
-    # All images in each process: statistics are not merged over processes.
-    for sample in walk(dataset, progress, range(len(dataset))):
-        for output, known in predictor.outputs(sample):
-            assert output.points is not None
-            labels = shrink_labels(known, output.points.shape[-2:])
-            chosen = labels != IGNORE
-            yield output.points.movedim(1, -1)[chosen].clone(), labels[chosen]
+) -> Iterator[tuple[int, Tensor, Tensor]]:
+    """A number of its own, points (n d) and labels (n) of the labelled cells of each window of this process's
+    images, as a Predictor looks at them."""
+    for number, output, known in numbered_outputs(Predictor(viewer), dataset, progress):
+        assert output.points is not None
+        labels = shrink_labels(known, output.points.shape[-2:])
+        chosen = labels != IGNORE
+        yield number, output.points.movedim(1, -1)[chosen].clone(), labels[chosen]

@@ -6,8 +6,10 @@ from pathlib import Path
 from gmmseg.config import Config, load_config
 from gmmseg.data.held_out import HiddenClasses, WithoutClasses
 from gmmseg.inference.predictor import UNFITTED
+from gmmseg.json_tree import JSON
 from gmmseg.models import Segmenter, from_pretrained
 from gmmseg.models.saving import CONFIG_FILE, RUN_PARTS, read_config
+from gmmseg.models.weights import WeightsError
 from gmmseg.samples import FingerprintedDataset
 
 
@@ -62,8 +64,23 @@ def _held_out(source: Path, names: Sequence[str]) -> tuple[str, ...]:
     config = run_config(source)
     if config is not None:
         return config.data.held_out
-    if not (source / CONFIG_FILE).is_file():
-        return ()
-    known = read_config(source).get("label_names") or ()
+    known = _stored(source).get("label_names") or ()
     known_apart = bool(known) and set(known) < set(names)  # weights without names hide nothing
     return tuple(name for name in names if name not in known) if known_apart else ()
+
+
+def is_generative(source: str | Path) -> bool:
+    """Whether a run folder or a folder of weights holds a model of ours with mixtures for a head."""
+    folder = next(iter(weights_of(Path(source))), Path(source))
+    head = (_stored(folder).get("recipe") or {}).get("head")
+    return isinstance(head, dict) and head.get("kind") == "gmm"
+
+
+def _stored(folder: Path) -> JSON:
+    """What config.json of ``folder`` says; nothing where there is none, or it is not one of ours."""
+    if not (folder / CONFIG_FILE).is_file():
+        return {}
+    try:
+        return read_config(folder)
+    except WeightsError:  # whoever opens the folder says what is wrong
+        return {}

@@ -89,24 +89,29 @@ class Trainer:
 
     # The loop -----------------------------------------------------------------------------------------
 
-    def run(self) -> Segmenter:
-        """Train to the last step; returns the segmenter to export. Ctrl-C saves and raises Interrupted."""
+    def run(self, is_over: Callable[[], bool] | None = None) -> Segmenter:
+        """Train to the last step; returns the segmenter to export. Ctrl-C saves and raises Interrupted.
+
+        ``is_over`` is asked after each step: true on one process makes it the last step of all.
+        """
         settings, main = self.settings, self.accelerator.is_main_process
         log = RunLog(self.folder, settings.steps, self.step, tensorboard=settings.tensorboard, active=main)
         batches = self._batches()
         try:
             with stop_requests() as stop:
-                while self.step < settings.steps:
+                last = self.step >= settings.steps
+                while not last:
                     report = self.train_step([next(batches) for _ in range(settings.accumulate)])
-                    self._report(log, report)
-                    self._keep(log, stop)
+                    last = self.step == settings.steps or _for_all(is_over)
+                    self._report(log, report, last)
+                    self._keep(log, stop, last)
         finally:
             log.close()
         return self.exported
 
-    def _keep(self, log: RunLog, stop: StopFlag) -> None:
+    def _keep(self, log: RunLog, stop: StopFlag, last: bool) -> None:
         """Validate and save where it is time to; on a stop request save and raise Interrupted."""
-        settings, last = self.settings, self.step == self.settings.steps
+        settings = self.settings
         if self.validate and (last or self.step % settings.validate_every == 0):
             self._check_weights()
             self._validate(log)
@@ -247,11 +252,11 @@ class Trainer:
 
     # Reports ------------------------------------------------------------------------------------------
 
-    def _report(self, log: RunLog, report: StepReport) -> None:
+    def _report(self, log: RunLog, report: StepReport, last: bool) -> None:
         speed = report.images / report.seconds
         rate = self.settings.learning_rate * learning_rate_factor(self.step - 1, self.settings)
         log.advance({"loss": f"{report.terms['loss']:.3f}", "lr": f"{rate:.1e}", "images/s": f"{speed:.1f}"})
-        if self.step % self.settings.log_every and self.step < self.settings.steps:
+        if self.step % self.settings.log_every and not last:
             return
         terms = self._mean_over_processes(report.terms)
         entry: dict[str, object] = {**terms, "learning_rate": rate, "images_per_second": speed}
@@ -350,3 +355,8 @@ class Trainer:
         factor = learning_rate_factor(self.schedule.last_epoch, self.settings)
         for group, choice, rate in zip(self.optimizer.param_groups, chosen, rates):
             group.update({**choice, "params": group["params"], "lr": rate * factor})
+
+
+def _for_all(is_over: Callable[[], bool] | None) -> bool:
+    """Whether one of the processes says so; without anybody to ask, no."""
+    return is_over is not None and distributed.any_process(is_over())
