@@ -75,12 +75,13 @@ def test_overrides_reach_into_sections_and_presets():
 
 SPELT_OUT = {
     "default": [],
-    "paper": ["model.head=paper", "em.preset=paper", "train.likelihood_weight=0"],
+    "paper": ["model.head=paper", "em.preset=paper", "train.likelihood_weight=0", "train.density=false"],
     "reference": [
         *("model.head=reference", "em.preset=reference", "data.balanced=true"),
         *("train.component_weight=0.01", "train.likelihood_weight=0", "train.link_multiplier=1"),
+        "train.density=false",
     ],
-    "softmax": ["model.head=softmax"],
+    "softmax": ["model.head=softmax", "train.density=false"],
 }
 FORMAT1 = Path(__file__).parent / "fixtures" / "format1"
 
@@ -153,7 +154,8 @@ def test_configurations_of_the_first_format_keep_their_fields(name, word):
     read, tree = load_config(FORMAT1 / f"{name}.yaml"), yaml.safe_load((FORMAT1 / f"{name}.yaml").read_text())
     hidden = ["data.held_out=[car]", "data.balanced=false"] if name == "held" else []
     now = load_config("scenes", [*SPELT_OUT[word], *hidden])
-    assert (read.em, read.model, read.data) == (now.em, now.model, now.data)
+    assert (read.em, read.model, read.data) == (replace(now.em, decay_points=None), now.model, now.data)
+    assert not read.train.density, "what an earlier version did not do, its runs go on without"
     assert tree["train"].items() <= config_tree(read)["train"].items()
 
 

@@ -46,7 +46,8 @@ def test_em_goes_the_way_it_went(name):
     """
     model = gmmseg.from_pretrained(FORMAT1 / name)
     assert model.mixture is not None
-    em = OnlineEM(model.mixture, replace(PRESETS[name], memory_size=500, correct_only=False), seed=4)
+    then = replace(PRESETS[name], memory_size=500, correct_only=False, decay_points=None)
+    em = OnlineEM(model.mixture, then, seed=4)
     generator = torch.Generator().manual_seed(6)
     likelihoods = []
     for step in range(6):

@@ -34,6 +34,11 @@ OBSOLETE_EM = ("unit_norm_means",)
 """Keys of ``em`` that configurations written by earlier versions may hold: the head's coordinates say it."""
 RENAMED_EM = {"spread_decay": "covariance_decay", "spread_shrinkage": "covariance_shrinkage"}
 """Keys of ``em`` as earlier versions wrote them, and as they are called now."""
+LATER_EM: Tree = {"decay_points": None}
+"""Keys of ``em`` that configurations written by earlier versions, which spell out all others, do not have,
+and what those versions did."""
+LATER_TRAIN: Tree = {"cached_crops": 0, "density": False}
+"""The same for ``train``."""
 OLD_HEAD = {"kind", "components", "dim", "projection", "link", "temperature", "winner", "discriminative"}
 """Keys of ``model.head`` as versions wrote them whose projection said the coordinates too."""
 PROJECTIONS = get_args(get_type_hints(HeadSettings)["projection"])
@@ -128,6 +133,7 @@ def parse_config(tree: Tree, source: str = "configuration") -> Config:
     preset = _known_preset(tree.get("preset", "default"), HEAD_PRESETS, "preset", source)
     em, model, train, data = (_section(tree, name, source) for name in ("em", "model", "train", "data"))
     em = {RENAMED_EM.get(key, key): value for key, value in em.items() if key not in OBSOLETE_EM}
+    em, train = _complete(em, EMSettings, LATER_EM), _complete(train, TrainSettings, LATER_TRAIN)
     if train.get("precision") is False:  # which is how YAML reads the word no
         train = {**train, "precision": "no"}
     word = isinstance(model.get("head"), str)
@@ -321,6 +327,12 @@ def _parse_override(override: str) -> Tree:
     for section in reversed(sections):
         tree = {section: tree}
     return tree
+
+
+def _complete(section: Tree, kind: type[EMSettings | TrainSettings], later: Tree) -> Tree:
+    """``section`` with the keys it lacks because an earlier version wrote it, or as it is."""
+    known_then = {each.name for each in fields(kind)} - later.keys()
+    return {**later, **section} if known_then <= section.keys() else section
 
 
 def _section(tree: Tree, name: str, source: str, where: str = "") -> Tree:

@@ -256,3 +256,43 @@ def test_two_processes_fit_what_one_fits(tmp_path):
             for name, value in fitted.state_dict().items():
                 assert torch.equal(first[name], second[name]), name
                 torch.testing.assert_close(first[name], value, rtol=1e-4, atol=1e-5, msg=name)
+
+
+def test_weights_of_one_backbone_share_a_density_and_its_one_look_at_the_images(train_set, tmp_path):
+    """What training does with best/ and final/ when the backbone is frozen, and when it is not."""
+    model = model_of("gmm")
+    model.save_pretrained(tmp_path / "best")
+    model.head.link.requires_grad_(False)
+    with torch.no_grad():
+        model.head.mixture.means.add_(0.1)
+    model.save_pretrained(tmp_path / "final")
+    parts = [tmp_path / "best", tmp_path / "final"]
+    assert fit.add_densities(parts, train_set, "cpu") is None
+    assert train_set.read == [0, 1, 2, 3]
+    best, final = (run.open_model(part) for part in parts)
+    for name, value in best.density.state_dict().items():
+        assert torch.equal(value, final.density.state_dict()[name])
+    assert not torch.equal(best.mixture.means, final.mixture.means), "each keeps its own head"
+    alone, _ = run.fit_density(model, train_set)
+    assert torch.equal(alone.density.mixture.means, final.density.mixture.means)
+    with torch.no_grad():
+        next(model.backbone.parameters()).add_(0.1)
+    model.save_pretrained(tmp_path / "final")
+    train_set.read.clear()
+    fit.add_densities(parts, train_set, "cpu")
+    assert train_set.read == 2 * [0, 1, 2, 3], "another backbone, other maps"
+
+
+@pytest.mark.parametrize(
+    ("name", "most", "reason"),
+    [("smp:Unet/resnet18", 1024, "cannot be split"), ("tiny_unet", 207, "with 208 channels it would cost")],
+)
+def test_where_training_makes_no_density_the_weights_stay_as_they_are(
+    train_set, tmp_path, monkeypatch, name, most, reason
+):
+    monkeypatch.setattr(fit, "MOST_CHANNELS", most)
+    model_of("softmax", name).save_pretrained(tmp_path / "best")
+    before = {file.name: file.read_bytes() for file in (tmp_path / "best").iterdir()}
+    assert reason in fit.add_densities([tmp_path / "best"], train_set, "cpu")
+    assert {file.name: file.read_bytes() for file in (tmp_path / "best").iterdir()} == before
+    assert train_set.read == []

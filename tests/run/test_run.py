@@ -103,6 +103,8 @@ def test_a_run_folder_holds_everything(runs, folder_data):
         assert exported.calibration.threshold is not None
         assert exported.temperature != 1
         assert exported.calibration.data.images == 3
+        assert exported.density is not None
+        assert exported.calibration.score == "fused"
 
 
 def test_weights_that_are_the_same_share_their_calibration(tmp_path, monkeypatch):
@@ -184,7 +186,9 @@ def test_evaluate_writes_results_and_prints_a_table(runs, folder_data, tmp_path)
     assert closed["pixels"] == 3 * (40 * 56 - 1)
     assert closed["ignored_pixels"] == 3
     assert anomaly["images"] == 60
-    assert set(anomaly["scores"]) == {"nll", "nll_winner", "typicality", "msp", "entropy"}
+    assert set(anomaly["scores"]) == {
+        *("nll", "nll_winner", "typicality", "msp", "entropy", "density", "fused")
+    }
     assert f"{100 * closed['metrics']['miou']:.2f}" in result.stdout
 
 

@@ -4,19 +4,21 @@
 in place of the head. Each image is read once: what stays is sums of all cells and a sample of each class.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from gmmseg import distributed
 from gmmseg.evaluation.evaluator import numbered_outputs
 from gmmseg.inference import Predictor
+from gmmseg.inference.windows import in_evaluation_mode
 from gmmseg.labels import IGNORE
 from gmmseg.mixture import WhitenedSphere
 from gmmseg.mixture.class_statistics import ClassSample, ClassSums
-from gmmseg.models import Calibration, Segmenter, SegmenterOutput
+from gmmseg.models import Calibration, Segmenter, SegmenterOutput, from_pretrained
 from gmmseg.models.conversion import share_weights
 from gmmseg.models.density import (
     SHRINKAGE,
@@ -36,6 +38,8 @@ KEPT_PER_CLASS = 4000
 """Cells of a class that EM goes over: more say little new, since the cells of an image are much alike."""
 MOST_KEPT_BYTES = 1 << 29
 """What the kept cells may take altogether: with many classes and wide maps, fewer of each are kept."""
+MOST_CHANNELS = 1024
+"""Maps wider than this get a density only from those who ask for it: it would cost as much as the network."""
 _Statistics = tuple[ClassSums, ClassSample]
 
 
@@ -62,6 +66,57 @@ def fit_density(
     fitted.density = density
     fitted.calibration = _still_true(model, fitted)
     return fitted, history
+
+
+def add_densities(
+    folders: Sequence[Path],
+    dataset: SegmentationDataset,
+    device: torch.device | str,
+    *,
+    progress: Progress | None = None,
+) -> str | None:
+    """Put `fit_density`'s density beside the heads of saved weights, which are written again.
+
+    Weights with the same backbone share it, so that the images are read once. Where there can be none the
+    weights stay as they are, and the reason comes back.
+    """
+    done: list[Segmenter] = []
+    for folder in folders:
+        model = from_pretrained(folder, calibrated=False).to(device)
+        reason = _why_none(model)
+        if reason is not None:
+            return reason
+        same = next((other for other in done if _same_tensors(model.backbone, other.backbone)), None)
+        if same is None:
+            model, _ = fit_density(model, dataset, progress=progress)
+        else:
+            model.density, model.calibration = same.density, None
+        done.append(model)
+    distributed.wait_for_all()  # until here other processes may read the folders
+    for folder, model in zip(folders, done) if distributed.rank() == 0 else ():
+        model.save_pretrained(folder)
+    distributed.wait_for_all()
+    return None
+
+
+def _why_none(model: Segmenter) -> str | None:
+    """Why training puts no density beside the head of ``model``; None where it does."""
+    if not can_be_split(model):
+        return "this network cannot be split into backbone and decoder"
+    side = 4 * max(model.stride, 16)
+    image = torch.zeros(1, 3, side, side, device=model.mean.device)
+    with torch.no_grad():
+        channels = in_evaluation_mode(_maps_viewer(model))(image).logits.shape[1]
+    if channels <= MOST_CHANNELS:
+        return None
+    return (
+        f"with {channels} channels it would cost as much as the network (gmmseg fit makes one all the same)"
+    )
+
+
+def _same_tensors(one: nn.Module, other: nn.Module) -> bool:
+    pairs = zip(one.state_dict().values(), other.state_dict().values(), strict=True)
+    return all(torch.equal(*pair) for pair in pairs)
 
 
 def fit_head(

@@ -12,7 +12,7 @@ from gmmseg.atomic import write_bytes
 from gmmseg.config import Config, dump_config
 from gmmseg.distributed import Say
 from gmmseg.models import Segmenter
-from gmmseg.models.saving import RUN_PARTS, WEIGHTS_FILE
+from gmmseg.models.saving import CONFIG_FILE, RUN_PARTS, WEIGHTS_FILE
 from gmmseg.run.building import (
     make_crops,
     make_loader,
@@ -24,6 +24,7 @@ from gmmseg.run.building import (
     validation_data,
 )
 from gmmseg.run.calibrate import calibrate_folders
+from gmmseg.run.fit import add_densities
 from gmmseg.run.resuming import check_resumable, describe_run
 from gmmseg.samples import SegmentationDataset
 from gmmseg.training.cached_crops import FOLDER, remove_crops
@@ -74,8 +75,10 @@ def train(
             crops.make(trainer.segmenter, autocast=accelerator.autocast, say=say)
         if accelerator.is_main_process:
             write_bytes(folder / "config.yaml", dump_config(config).encode())
-        trained = _run(trainer, cpu)
-        _export(trained, trainer.step, folder, validation, accelerator.device)
+        _save(_run(trainer, cpu), folder / "final")
+        if config.train.density:
+            _add_densities(folder, dataset, accelerator.device, say)
+        _finish(trainer.step, folder, validation, accelerator.device)
         _remove_crops(folder)
     return folder / "final"
 
@@ -140,17 +143,23 @@ def _is_finished(folder: Path, state: TrainingState, config: Config) -> bool:
     return state["step"] >= config.train.steps and exported == {"step": state["step"]}
 
 
-def _export(
-    trained: Segmenter,
-    step: int,
-    folder: Path,
-    validation: SegmentationDataset | None,
-    device: torch.device,
-) -> None:
-    """Write final/, calibrate it and best/ (all processes take part), and note that the run is finished."""
+def _save(trained: Segmenter, folder: Path) -> None:
+    """Write the weights of the last step; other processes go on when they are there."""
     if distributed.rank() == 0:
-        trained.save_pretrained(folder / "final")
+        trained.save_pretrained(folder)
     distributed.wait_for_all()
+
+
+def _add_densities(folder: Path, dataset: SegmentationDataset, device: torch.device, say: Say) -> None:
+    """Put a density of the backbone's maps beside the heads of best/ and final/, where there can be one."""
+    parts = [folder / part for part in RUN_PARTS if (folder / part / CONFIG_FILE).is_file()]
+    reason = add_densities(parts, dataset, device)
+    if reason is not None:
+        say(f"no density beside the head, the likelihood is the anomaly score: {reason}")
+
+
+def _finish(step: int, folder: Path, validation: SegmentationDataset | None, device: torch.device) -> None:
+    """Calibrate final/ and best/ (all processes take part), and note that the run is finished."""
     if validation is not None:
         calibrate_folders([folder / part for part in RUN_PARTS], validation, device=device)
     if distributed.rank() == 0:

@@ -50,6 +50,10 @@ class TrainSettings:
     """Weight of the auxiliary heads."""
     softmax_steps: CountOrNone = 0
     """Steps of a warm-up: a linear classifier trains the points, EM follows, then the mixtures take over."""
+    density: bool = True
+    """When training ends, fit a density of the backbone's maps on the training images, in one pass, and put
+    it beside the head: the anomaly score is then ``fused``. For networks that can be split into backbone and
+    decoder and whose maps are not too wide (`gmmseg.run.fit.MOST_CHANNELS`)."""
     ema: Decay | None = None
     """Decay of an average of the weights, which is then what is validated and exported."""
 
@@ -73,12 +77,17 @@ class TrainSettings:
 
 _DEFAULT = {
     name: getattr(TrainSettings, name)
-    for name in ("likelihood_weight", "component_weight", "link_multiplier")
+    for name in ("likelihood_weight", "component_weight", "link_multiplier", "density")
 }
 TRAIN_PRESETS: dict[str, dict[str, float]] = {
     "default": _DEFAULT,
-    "paper": {**_DEFAULT, "likelihood_weight": 0.0},
-    "reference": {"likelihood_weight": 0.0, "component_weight": 0.01, "link_multiplier": 1.0},
-    "softmax": _DEFAULT,  # a softmax head has neither likelihood nor link
+    "paper": {**_DEFAULT, "likelihood_weight": 0.0, "density": False},
+    "reference": {
+        "likelihood_weight": 0.0,
+        "component_weight": 0.01,
+        "link_multiplier": 1.0,
+        "density": False,
+    },
+    "softmax": {**_DEFAULT, "density": False},  # a softmax head has neither likelihood nor link
 }
-"""What a preset says about the loss and the link's learning rate."""
+"""What a preset says about the loss, the link's learning rate and a density beside the head."""
