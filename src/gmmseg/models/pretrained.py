@@ -7,7 +7,9 @@ from torch import nn
 
 from gmmseg.json_tree import JSON
 from gmmseg.models.calibration_file import (
+    ANOMALY_MAP,
     CALIBRATION_FILE,
+    FUSED,
     Calibration,
     calibration_of_format_1,
     read_calibration,
@@ -62,7 +64,8 @@ def from_pretrained(
 def _calibration(segmenter: Segmenter, config: JSON, place: Path) -> Calibration | None:
     """What was found after training, in its own file or, in weights of format 1, in config.json."""
     weights = digest(segmenter)
-    found = read_calibration(place, weights, segmenter.num_classes)
+    scores = (ANOMALY_MAP,) if segmenter.density is None else (ANOMALY_MAP, FUSED)
+    found = read_calibration(place, weights, segmenter.num_classes, segmenter.label_names, scores)
     return found or calibration_of_format_1(config, weights)
 
 
