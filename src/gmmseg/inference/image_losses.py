@@ -15,8 +15,10 @@ from gmmseg import distributed, float_order
 from gmmseg.inference.thresholds import BITS
 from gmmseg.models.false_alarms import FalseAlarmCurve
 
-UNIT = 1 << 34
+UNIT = 1 << 40
 """One image, in whole numbers: sums of them are the same in any order and on any number of processes."""
+DECIMALS = 11
+"""Rates have so many, rounded down: fewer than the sums are exact to, so that a rate that is met is met."""
 EXACT = 32
 """Leading bits of a score that tell all scores apart."""
 STEP = 1.01
@@ -102,7 +104,7 @@ class ImageLosses:
         assert rest == 0  # every image gave one unit
         above = units.sum() - units.cumsum()
         levels = float_order.scores((self.keys[first:last] & 0xFFFFFFFF).astype(np.uint32))
-        return LossCurve(images, levels, (above + UNIT) / ((images + 1) * UNIT))
+        return LossCurve(images, levels, _rates(above, images))
 
     def _sum_up(self) -> None:
         parts = [(self.keys, self.units), *self._waiting]
@@ -113,14 +115,24 @@ class ImageLosses:
 def _units(groups: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
     """The parts (m) of a UNIT that bins of one image have, by counts (m); bins in order of group and score.
 
-    What lies above a bin is rounded up, so that no rate is too low, and a group has one UNIT altogether.
+    What lies above a bin is rounded, not the bin, so that a group has one UNIT altogether.
     """
     starts = np.flatnonzero(np.append(True, groups[1:] != groups[:-1]))
     sizes = np.diff(np.append(starts, len(groups)))
     totals = np.add.reduceat(counts, starts).repeat(sizes)
     before = counts.cumsum() - counts
     at_least = totals - (before - before[starts].repeat(sizes))
-    return -(-at_least * UNIT // totals) + (-(at_least - counts) * UNIT // totals)
+    reached, above = (
+        np.rint(UNIT * (part / totals)).astype(np.int64) for part in (at_least, at_least - counts)
+    )
+    return reached - above
+
+
+def _rates(above: NDArray[np.int64], images: int) -> NDArray[np.float64]:
+    """(1 + what lies above) / (images + 1), what lies above being in UNITs."""
+    scale = 10**DECIMALS
+    almost = 1e-3  # of the last decimal, so that 0.29 stays 0.29
+    return np.floor((above + UNIT) / ((images + 1) * UNIT) * scale + almost) / scale
 
 
 def _summed(keys: NDArray[np.int64], units: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
