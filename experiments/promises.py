@@ -126,18 +126,29 @@ def _mean(values: NDArray, where: NDArray[np.bool_]) -> NDArray:
 
 
 def image_rates(levels: NDArray[np.float64], chosen: NDArray[np.bool_], alpha: float) -> NDArray:
-    """For splits (s i): the share (s) of the other images above the threshold that promises ``alpha``."""
+    """For splits (s i): the share (s) of the other images above the threshold that promises ``alpha``.
+
+    The threshold is the order statistic of the docs; of the first split it is compared with the library's.
+    """
     found = []
-    for split in chosen:
-        losses = ImageLosses(EXACT)
-        for level in levels[split]:
-            losses.add_image(np.zeros(1, np.int64), np.array([level], np.float32))
-        curve = losses.curve(0)
-        threshold = None if curve is None else curve.threshold(alpha)
-        if threshold is None:
+    for number, split in enumerate(chosen):
+        known = np.sort(levels[split])
+        rank = len(known) + 1 - int(alpha * (len(known) + 1) + 1e-9)  # ceil((n + 1)(1 - alpha))
+        if rank > len(known):
             raise SystemExit(f"too few images for {alpha}")
+        threshold = known[rank - 1]
+        if number == 0 and threshold != _library_threshold(known, alpha):
+            raise SystemExit("the library finds another threshold")
         found.append((levels[~split] > threshold).mean())
     return np.array(found)
+
+
+def _library_threshold(levels: NDArray[np.float64], alpha: float) -> float | None:
+    losses = ImageLosses(EXACT)
+    for level in levels:
+        losses.add_image(np.zeros(1, np.int64), np.array([level], np.float32))
+    curve = losses.curve(0)
+    return None if curve is None else curve.threshold(alpha)
 
 
 def summary(rates: NDArray) -> dict[str, float]:
@@ -216,22 +227,23 @@ def make(arguments: argparse.Namespace) -> None:
     print(f"results in {path}")
 
 
-def print_table() -> None:
-    """The tables of docs/thresholds.md, from the files there are."""
+def print_table(which: str) -> None:
+    """A table of docs/thresholds.md, from the files there are: promises or drives."""
     stored = {name: json.loads((RESULTS / f"{name}.json").read_text()) for name in ("scenes", "camvid")}
-    print("| images | counted | 1 % | 5 % | 10 % |\n|---|---|---:|---:|---:|")
-    for name, results in stored.items():
-        for counted, rates in results["rates"].items():
-            cells = (
-                f"{100 * each['mean']:.2f} ({100 * each['from']:.1f} to {100 * each['to']:.1f})"
-                for each in rates.values()
-            )
-            print(f"| {name} | {counted} | {' | '.join(cells)} |")
-    print("\n| calibrated on | tested on | pixel | image |\n|---|---|---:|---:|")
+    if which == "promises":
+        print("| images | counted | promised 1 % | promised 5 % | promised 10 % |\n|---|---|---:|---:|---:|")
+        for name, results in stored.items():
+            for counted, rates in results["rates"].items():
+                cells = (
+                    f"{100 * each['mean']:.2f} ({100 * each['from']:.1f} to {100 * each['to']:.1f})"
+                    for each in rates.values()
+                )
+                print(f"| {name} | {counted} | {' | '.join(cells)} |")
+        return
+    print("| calibrated on | tested on | per pixel % | per image % |\n|---|---|---:|---:|")
     for row in stored["camvid"]["drives"]:
-        one, other = (
-            f"{row[key]} ({count})" for key, count in zip(("calibrated_on", "tested_on"), row["images"])
-        )
+        names = zip((row["calibrated_on"], row["tested_on"]), row["images"])
+        one, other = (f"{name} ({count})" for name, count in names)
         print(f"| {one} | {other} | {100 * row['pixel']:.2f} | {100 * row['image']:.1f} |")
 
 
@@ -249,7 +261,9 @@ def main() -> None:
     if arguments.threads:
         torch.set_num_threads(arguments.threads)
     if arguments.what == "table":
-        print_table()
+        for which in ("promises", "drives"):
+            print_table(which)
+            print()
         return
     if arguments.model is None or (arguments.what == "camvid" and arguments.camvid is None):
         parser.error("--model is needed, and --camvid for camvid")

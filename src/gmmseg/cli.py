@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from gmmseg.inference import FalseAlarms
     from gmmseg.inference.predict_files import PredictSummary
     from gmmseg.models import Calibration, Segmenter
+    from gmmseg.models.false_alarms import Per
     from gmmseg.samples import FingerprintedDataset
 
 UNEXPECTED = "internal error"
@@ -260,9 +261,14 @@ def _false_alarms(alpha: float | None, per: str | None, min_area: int | None) ->
     """What a threshold is to promise; None where nothing was asked for."""
     from gmmseg.inference import FalseAlarms
 
-    given = {"alpha": alpha, "per": per, "min_area": min_area}
-    asked = {name: value for name, value in given.items() if value is not None}
-    return FalseAlarms(**asked) if asked else None
+    if alpha is None and per is None and min_area is None:
+        return None
+    usual = FalseAlarms()
+    return FalseAlarms(
+        usual.alpha if alpha is None else alpha,
+        usual.per if per is None else cast("Per", per),
+        usual.min_area if min_area is None else min_area,
+    )
 
 
 def _tell_calibration(folder: Path, calibration: "Calibration") -> None:

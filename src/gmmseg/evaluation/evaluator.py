@@ -101,7 +101,9 @@ def evaluate_anomaly(
     names += [f"{name}+{'+'.join(type(step).__name__ for step in steps)}" for name in names if steps]
     found = {name: AnomalyCurve(per_image=intervals) for name in names}
     alarms = _alarm_rates(predictor)
-    readings = [*scores, *([] if alarms is None else [predictor.anomaly_reading])]
+    readings: list[Reading] = [*scores]
+    if alarms is not None:
+        readings.append(predictor.anomaly_reading)
     with _Counting(found) as counting:
         for sample in walk(dataset, progress):
             maps = _scored(predictor, sample, readings, len(scores), steps)

@@ -192,8 +192,8 @@ class Calibration:
         self,
         weights: str,
         num_classes: int,
-        label_names: Sequence[str] | None = None,
-        scores: Sequence[str] = (ANOMALY_MAP, FUSED),
+        label_names: Sequence[str] | None,
+        scores: Sequence[str],
     ) -> None:
         """ValueError unless it was found for these weights (their digest), these classes and a score among
         ``scores``, which the model can show."""
@@ -212,6 +212,11 @@ class Calibration:
             raise ValueError(f"by_class has {own[0]} entries for {num_classes} classes")
         if self.score not in scores:
             raise ValueError(f"is of the score {shown(self.score)}, this model shows {' or '.join(scores)}")
+
+
+def possible_scores(has_density: bool) -> tuple[str, ...]:
+    """The scores that a model can show, with or without a density beside its head."""
+    return (ANOMALY_MAP, FUSED) if has_density else (ANOMALY_MAP,)
 
 
 def _check_values(name: str, values: Mapping[str, object], kind: type) -> None:
@@ -252,8 +257,8 @@ def read_calibration(
     folder: Path,
     weights: str,
     num_classes: int,
-    label_names: Sequence[str] | None = None,
-    scores: Sequence[str] = (ANOMALY_MAP, FUSED),
+    label_names: Sequence[str] | None,
+    scores: Sequence[str],
 ) -> Calibration | None:
     """What calibration.json in ``folder`` says of the model that `Calibration.check_model` describes; None
     where there is no file."""
@@ -292,9 +297,9 @@ def _from_tree(tree: object) -> Calibration:
             name: kind(**_entries(entry, kind, f"{key}/{name}"))
             for name, entry in _object(values, key).items()
         }
-    for key, kind in (("inference", InferenceSettings), ("data", CalibrationData)):
+    for key, single in (("inference", InferenceSettings), ("data", CalibrationData)):
         if values.get(key) is not None:
-            values[key] = kind(**_entries(values[key], kind, key))
+            values[key] = single(**_entries(values[key], single, key))
     return Calibration(**values)
 
 

@@ -7,11 +7,10 @@ from torch import nn
 
 from gmmseg.json_tree import JSON
 from gmmseg.models.calibration_file import (
-    ANOMALY_MAP,
     CALIBRATION_FILE,
-    FUSED,
     Calibration,
     calibration_of_format_1,
+    possible_scores,
     read_calibration,
 )
 from gmmseg.models.conversion import Triple, convert
@@ -64,7 +63,7 @@ def from_pretrained(
 def _calibration(segmenter: Segmenter, config: JSON, place: Path) -> Calibration | None:
     """What was found after training, in its own file or, in weights of format 1, in config.json."""
     weights = digest(segmenter)
-    scores = (ANOMALY_MAP,) if segmenter.density is None else (ANOMALY_MAP, FUSED)
+    scores = possible_scores(segmenter.density is not None)
     found = read_calibration(place, weights, segmenter.num_classes, segmenter.label_names, scores)
     return found or calibration_of_format_1(config, weights)
 
