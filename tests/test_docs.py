@@ -49,7 +49,7 @@ def made_ready(tmp_path, monkeypatch):
 
 def test_the_commands_of_the_page_on_thresholds_run(made_ready, monkeypatch, capsys):
     page = (ROOT / "docs/thresholds.md").read_text(encoding="utf-8")
-    lines = "\n".join(re.findall(r"```bash\n(.*?)```", page, re.DOTALL)).splitlines()
+    lines = "".join(re.findall(r"```bash\n(.*?)```", page, re.DOTALL)).splitlines()
     assert len(lines) >= 6
     for line in lines:
         monkeypatch.setattr(sys, "argv", shlex.split(line, comments=True))
