@@ -77,6 +77,8 @@ def test_calibration_finds_in_two_processes_what_one_finds(trained, tmp_path):
     # `train` has done so in its two processes, with five images split unevenly.
     found = gmmseg.from_pretrained(folder / "runs/mine/final").calibration
     assert (found.thresholds, found.quantiles) == (expected.thresholds, expected.quantiles)
+    assert found.false_alarms == expected.false_alarms  # bit for bit
+    assert found.false_alarms["image"].images == 5
     assert (found.weights, found.data) == (expected.weights, expected.data)
     assert found.data.images == 5
     assert found.temperature == pytest.approx(expected.temperature, rel=1e-9)

@@ -50,6 +50,8 @@ NotNegative = Annotated[float, Ge(0)]
 Factor = Annotated[float, Ge(0.01), Le(100)]
 """How much larger an image is made: beyond this a pixel is the whole image, or the image one pixel."""
 Share = Annotated[float, Ge(0), Le(1)]
+Rate = Annotated[float, Ge(1e-6), Lt(1)]
+"""A share that is neither none nor all: how often something may happen."""
 Decay = Annotated[float, Ge(0), Lt(1)]
 """What is kept of an old value when a new one arrives: all of it would never learn."""
 Text = Annotated[str, MinLen(1)]

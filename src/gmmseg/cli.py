@@ -8,7 +8,7 @@ import sys
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
@@ -19,11 +19,14 @@ from gmmseg.cli_options import (
     ComponentsOption,
     ConfigArgument,
     DataOption,
+    FalseAlarmsOption,
     FitOnOption,
+    MinAreaOption,
     Model,
     ModelOption,
     OverridesArgument,
     PassesOption,
+    PerOption,
     PixelsOption,
     PresetOption,
     ResultsOption,
@@ -48,8 +51,10 @@ from gmmseg.terminal import Bar, note, say
 if TYPE_CHECKING:
     from gmmseg.config import Config
     from gmmseg.evaluation.evaluator import PostProcess
+    from gmmseg.inference import FalseAlarms
     from gmmseg.inference.predict_files import PredictSummary
-    from gmmseg.models import Segmenter
+    from gmmseg.models import Calibration, Segmenter
+    from gmmseg.models.false_alarms import Per
     from gmmseg.samples import FingerprintedDataset
 
 UNEXPECTED = "internal error"
@@ -227,26 +232,52 @@ def calibrate(
         str,
         typer.Option("--data", "-d", help="Labelled images the model was not trained on, NAME:ROOT[:SPLIT]."),
     ],
+    false_alarms: FalseAlarmsOption = None,
+    per: PerOption = None,
+    min_area: MinAreaOption = None,
 ) -> None:
     """Find the threshold of the unknown and the temperature of the posterior on your labelled images.
 
-    Also the typical evidence of each class, and, for models with a density beside the head (`fit`), what the
-    fused score needs. `train` does this on the validation set; use `calibrate` for
-    fitted, imported or converted weights, and for images of another place. The values are saved beside the
-    weights, which do not change, and are printed.
+    The threshold keeps a promise of false alarms on new images like these (docs/thresholds.md). Also found
+    are the typical evidence of each class and, for models with a density beside the head (`fit`), what the
+    fused score needs. `train` does this on the validation set; use `calibrate` for fitted, imported or
+    converted weights, and for images of another place. The values are saved beside the weights, which do not
+    change, and are printed.
     """
     from gmmseg import run
 
     if not model.is_dir():
         raise FileNotFoundError(f"{model}: no such folder; give a run folder or a folder of weights")
     state = run.join_processes()
+    asked = _false_alarms(false_alarms, per, min_area)
     with Bar("calibrating") as bar:
-        found = run.calibrate(model, _open(data), device=state.device, progress=bar)
+        found = run.calibrate(model, _open(data), false_alarms=asked, device=state.device, progress=bar)
     for folder, calibration in found.items() if state.is_main_process else ():
-        say(
-            f"{folder}: threshold {calibration.threshold:.4g}, temperature {calibration.temperature:.3f}, "
-            "in calibration.json"
-        )
+        _tell_calibration(folder, calibration)
+
+
+def _false_alarms(alpha: float | None, per: str | None, min_area: int | None) -> "FalseAlarms | None":
+    """What a threshold is to promise; None where nothing was asked for."""
+    from gmmseg.inference import FalseAlarms
+
+    if alpha is None and per is None and min_area is None:
+        return None
+    usual = FalseAlarms()
+    return FalseAlarms(
+        usual.alpha if alpha is None else alpha,
+        usual.per if per is None else cast("Per", per),
+        usual.min_area if min_area is None else min_area,
+    )
+
+
+def _tell_calibration(folder: Path, calibration: "Calibration") -> None:
+    """Print what was found, and what its threshold promises."""
+    threshold = "no threshold" if calibration.threshold is None else f"threshold {calibration.threshold:.4g}"
+    say(f"{folder}: {threshold}, temperature {calibration.temperature:.3f}, in calibration.json")
+    say(f"the threshold {calibration.promise_text()}")
+    without = calibration.classes_without_own_threshold()
+    if without:
+        say(f"too few images for a threshold of its own: {printable(', '.join(without))}")
 
 
 @app.command()
@@ -339,7 +370,9 @@ def predict(
     inputs: Annotated[list[Path], typer.Argument(help="Images, folders of images, or videos.")],
     model: ModelOption,
     out: Annotated[Path, typer.Option(help="Folder for the pictures.")] = Path("predictions"),
-    raw: Annotated[bool, typer.Option(help="Also write labels, posterior and anomaly as .npz.")] = False,
+    raw: Annotated[
+        bool, typer.Option(help="Also write labels, posterior, anomaly and p-values as .npz.")
+    ] = False,
     window: WindowOption = None,
     stride: StrideOption = None,
     short_side: ShortSideOption = None,
@@ -359,12 +392,20 @@ def predict(
         max_pixels=max_pixels or MAX_PIXELS,
         device=state.device,
     )
-    calibration = predictor.segmenter.calibration
-    if (calibration is None or calibration.threshold is None) and state.is_main_process:
-        note(f"{model} has no threshold yet, so no unknown masks; gmmseg calibrate {model} finds one")
+    _tell_threshold(model, predictor.segmenter.calibration, state.is_main_process)
     with Bar("predicting") as bar:
         summary = predict_files(predictor, inputs, out, raw=raw, progress=bar)
     _tell_summary(summary, state.is_main_process)
+
+
+def _tell_threshold(model: str, calibration: "Calibration | None", is_main_process: bool) -> None:
+    """Say what unknown masks are made with."""
+    if not is_main_process:
+        return
+    if calibration is None or calibration.threshold is None:
+        note(f"{model} has no threshold yet, so no unknown masks; gmmseg calibrate {model} finds one")
+    else:
+        say(f"unknown: above {calibration.threshold:.4g}; this threshold {calibration.promise_text()}")
 
 
 def _tell_summary(summary: "PredictSummary", is_main_process: bool) -> None:
@@ -535,10 +576,12 @@ def _steps(suppress_boundaries: bool, smooth: bool) -> "list[PostProcess]":
 def _record(results: JSON, target: Path) -> None:
     """Write results to their file and print their table."""
     from gmmseg.evaluation.records import record_results
-    from gmmseg.report.tables import compare
+    from gmmseg.report.tables import compare, threshold_lines
 
     record_results(results, target)
     say(compare([results]).markdown())
+    for line in threshold_lines(results):
+        say(line)
     say(f"results in {target}")
 
 

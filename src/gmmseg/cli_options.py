@@ -80,3 +80,23 @@ CalibrateOption = Annotated[
         "Default: the validation set of a run folder."
     ),
 ]
+FalseAlarmsOption = Annotated[
+    float | None,
+    typer.Option(
+        min=1e-6,
+        max=0.999,
+        help="Promise of the threshold: at most this share of false alarms on new images like these. "
+        "Default: 0.05 where the images suffice for it, else a threshold without a promise.",
+    ),
+]
+PerOption = Annotated[
+    str | None,
+    typer.Option(
+        help="What is counted. pixel: the expected share of flagged known pixels of an image. "
+        "image: the share of images in which anything is flagged. Default: pixel."
+    ),
+]
+MinAreaOption = Annotated[
+    int | None,
+    typer.Option(min=1, help="With --per image: smaller regions are neither shown nor an alarm. Default: 1."),
+]

@@ -1,5 +1,6 @@
 """What a label means: the one ignore value, and the names, colours and raw ids of a set of classes."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -82,3 +83,19 @@ class LabelSpace:
         listed = ", ".join(f"{value} ({count} pixels)" for value, count in unknown[:8])
         more = f" and {len(unknown) - 8} more values" if len(unknown) > 8 else ""
         return LabelError(f"{source}: label values this data set does not define: {listed}{more}")
+
+
+def difference_of_classes(of_model: Sequence[str], of_data: Sequence[str]) -> str | None:
+    """What speaks against two lists of class names meaning the same classes; None where nothing does.
+
+    Libraries spell names differently, so some may differ; but no name may stand at another place, and not
+    all may differ.
+    """
+    if len(of_model) != len(of_data):
+        return f"{len(of_data)} classes, the model has {len(of_model)}"
+    moved = [name for name, other in zip(of_model, of_data) if name != other and name in of_data]
+    if moved:
+        return f"the classes in another order ({moved[0]})"
+    if not any(name == other for name, other in zip(of_model, of_data)):
+        return f"other classes ({', '.join(of_data[:3])}, the model has {', '.join(of_model[:3])})"
+    return None

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gmmseg import distributed
 from gmmseg.images import to_unit_range
-from gmmseg.labels import LabelSpace
+from gmmseg.labels import LabelSpace, difference_of_classes
 
 Progress = Callable[[int, int | None, str], None]
 """Is told how many are done, of how many (None: nobody knows yet), and the name of the last one."""
@@ -113,8 +113,13 @@ def walk(
             progress(index + 1, total, sample.name)
 
 
-def check_classes(dataset: SegmentationDataset, num_classes: int) -> LabelSpace:
-    """The classes of ``dataset``; ValueError unless it is labelled with as many as the model has."""
+def check_classes(
+    dataset: SegmentationDataset, num_classes: int, label_names: Sequence[str] | None = None
+) -> LabelSpace:
+    """The classes of ``dataset``; ValueError unless it is labelled with as many as the model has.
+
+    Given the names of the model's classes, the set's must not contradict them.
+    """
     if dataset.label_space is None:
         raise ValueError(
             f"{dataset.name} marks what is unknown, not classes: give labelled images of the model's classes"
@@ -124,4 +129,7 @@ def check_classes(dataset: SegmentationDataset, num_classes: int) -> LabelSpace:
             f"{dataset.name} has {len(dataset.label_space)} classes, the model {num_classes}: "
             "a model can only be judged on the classes it was trained for"
         )
+    difference = label_names and difference_of_classes(label_names, dataset.label_space.names)
+    if difference:
+        raise ValueError(f"{dataset.name} has {difference}: give labelled images of the model's classes")
     return dataset.label_space

@@ -24,6 +24,8 @@ from gmmseg.inference import Predictor, windows
 from gmmseg.inference.predictor import at_short_side
 from gmmseg.inference.windows import forward
 from gmmseg.models import Calibration
+from gmmseg.models.calibration_file import PROMISED, Threshold
+from gmmseg.models.false_alarms import FalseAlarms
 from gmmseg.models.saving import digest
 
 SCENES = Scenes("test", size=(32, 48), length=4)
@@ -48,6 +50,32 @@ def test_closed_set_equals_predicting_every_image_by_hand(predictor):
     iou = counts.diag() / (counts.sum(0) + counts.sum(1) - counts.diag())
     assert entry["metrics"]["miou"] == pytest.approx(iou.nanmean().item())
     assert entry["pixels"] == 4 * 32 * 48
+
+
+@pytest.mark.parametrize("steps", [(), (DilatedSmoothing(),)], ids=["plain", "smoothed"])
+def test_what_the_threshold_flags_is_reported_with_its_promise(predictor, steps):
+    """The model's own map, whatever scores and steps are judged beside it."""
+    weights, asked = digest(predictor.segmenter), FalseAlarms(0.1)
+    scores = [predictor.predict(STRANGE[index].image).anomaly for index in range(5)]
+    value = float(torch.stack(scores).quantile(0.9))
+    found = Threshold(value, false_alarms=asked, images=9)
+    predictor.segmenter.calibration = Calibration(weights, {PROMISED: found}, 1.0, None, None, None)
+    try:
+        strange = evaluate_anomaly(predictor, STRANGE, [MSP()], steps=steps)["at_threshold"]
+        known = evaluate_closed_set(predictor, SCENES)["at_threshold"]
+        shown = [predictor.predict(SCENES[index].image).anomaly for index in range(4)]
+    finally:
+        predictor.segmenter.calibration = None
+    masks = [STRANGE[index].labels for index in range(5)]
+    hits = sum(int(((map_ > value) & (mask == 1)).sum()) for map_, mask in zip(scores, masks))
+    shares = [float((map_ > value)[mask == 0].float().mean()) for map_, mask in zip(scores, masks)]
+    assert strange["recall"] == pytest.approx(hits / sum(int((mask == 1).sum()) for mask in masks))
+    assert strange["flagged_known"] == pytest.approx(sum(shares) / 5, rel=1e-5)
+    assert strange["promise"].startswith("flags on average at most 10 % of the known pixels")
+    assert known["flagged_known"] == pytest.approx(float((torch.stack(shown) > value).float().mean()))
+    assert known["images_with_alarm"] == sum(bool((each > value).any()) for each in shown) / 4
+    assert "recall" not in known
+    assert "at_threshold" not in evaluate_closed_set(predictor, SCENES)
 
 
 def test_a_temperature_changes_the_calibration_error_alone_and_the_old_one_is_reported(predictor):

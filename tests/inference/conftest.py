@@ -11,7 +11,8 @@ from torch.nn import functional as F
 
 from gmmseg.labels import LabelSpace
 from gmmseg.models import Calibration, InferenceSettings, SegmenterOutput
-from gmmseg.models.calibration_file import PIXELS, Threshold
+from gmmseg.models.calibration_file import PIXELS, PROMISED, Threshold
+from gmmseg.models.false_alarms import FalseAlarmCurve, FalseAlarms
 from gmmseg.samples import Sample
 
 
@@ -69,6 +70,21 @@ def calibration() -> Callable[..., Calibration]:
 
     def make(threshold: float = 3.0, temperature: float = 1.0) -> Calibration:
         return Calibration("w", {PIXELS: Threshold(threshold, 0.05)}, temperature, None, None, None)
+
+    return make
+
+
+@pytest.fixture
+def promised() -> Callable[..., Calibration]:
+    """A Calibration that promises 20 % per image, or per pixel where every pixel counts."""
+
+    def make(threshold: float = 6.0, min_area: int = 1) -> Calibration:
+        asked = FalseAlarms(0.2, "image" if min_area > 1 else "pixel", min_area)
+        curve = FalseAlarmCurve(4, (0.0, 2.0, threshold), (0.9, 0.4, 0.2))
+        found = Threshold(threshold, false_alarms=asked, images=4, by_class=(5.0, None, 8.0))
+        return Calibration(
+            "w", {PROMISED: found}, 1.0, None, None, None, false_alarms={"pixel": curve, "image": curve}
+        )
 
     return make
 

@@ -1,4 +1,5 @@
 import math
+import warnings
 from dataclasses import replace
 
 import pytest
@@ -7,10 +8,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from gmmseg.evaluation import CalibrationError
-from gmmseg.inference import Predictor, ScoreHistogram, calibrate
+from gmmseg.inference import FalseAlarms, Predictor, calibrate
 from gmmseg.inference.calibrating import SHARES, TemperatureFit, _evenly
+from gmmseg.inference.image_losses import alarm_level
 from gmmseg.labels import IGNORE
 from gmmseg.models.calibration_file import CalibrationData
+from gmmseg.models.false_alarms import Promise, TooFewImages
 from gmmseg.models.saving import digest
 from gmmseg.samples import Sample
 
@@ -152,12 +155,14 @@ def test_a_calibration_says_where_it_comes_from(segmenter, listed, generator) ->
     predictor = Predictor(segmenter)
     samples = listed(noisy_samples(predictor, generator, 2))
     seen = []
-    found = calibrate(predictor, samples, share=0.1, progress=lambda *call: seen.append(call))
+    found = calibrate(
+        predictor, samples, false_alarms=FalseAlarms(0.4), progress=lambda *call: seen.append(call)
+    )
     assert found.data == CalibrationData("listed", "val", ("red", "green", "blue"), 2)
     assert found.weights == digest(segmenter)
     assert found.time is not None
     assert found.time.endswith("+00:00")
-    assert found.thresholds["pixels"].share == 0.1
+    assert found.promise == Promise("pixel", 0.4, 2, 1, "listed/val")
     assert found.score == "anomaly_map"
     assert seen == [(1, 2, "drawn"), (2, 2, "drawn")]
     assert segmenter.calibration is None
@@ -173,13 +178,110 @@ def test_quantiles_are_those_of_the_scores_of_labelled_pixels(segmenter, listed,
         exceeding = (scores > score).double().mean().item()
         assert exceeding <= share
         assert exceeding == pytest.approx(share, abs=2e-3)
-    assert dict(found.quantiles)[0.05] == found.threshold
+    assert dict(found.quantiles)[0.05] == found.threshold  # six images are too few for a promise
 
 
-def test_a_score_that_is_infinite_gives_no_threshold_and_says_so(segmenter, listed, monkeypatch) -> None:
-    monkeypatch.setattr(ScoreHistogram, "threshold", lambda self, share: math.inf)
+def known_scores(predictor: Predictor, samples: list[Sample]) -> list[Tensor]:
+    return [predictor.maps(each).anomaly[0][each.labels != IGNORE] for each in samples]
+
+
+def test_a_promise_per_pixel_is_the_smallest_threshold_that_keeps_it(segmenter, listed, generator) -> None:
+    predictor = Predictor(segmenter)
+    samples = noisy_samples(predictor, generator, 9)
+    unlabelled = replace(samples[0], labels=torch.full_like(samples[0].labels, IGNORE))
+    found = calibrate(predictor, listed([*samples, unlabelled]), false_alarms=FalseAlarms(0.2))
+    assert found.promise == Promise("pixel", 0.2, 9, 1, "listed/val")  # one image is left out,
+    assert found.data.images == 10  # and counted
+    scores = known_scores(predictor, samples)
+
+    def rate(threshold: float) -> float:
+        return (1 + sum((each > threshold).double().mean().item() for each in scores)) / 10
+
+    assert rate(found.threshold) <= 0.2 < rate(found.threshold - abs(found.threshold) / 4000)
+    assert found.false_alarm_rate(found.threshold) == pytest.approx(rate(found.threshold), abs=1e-9)
+    everything = torch.cat(scores)
+    assert torch.equal(found.p_values(everything) <= 0.2, everything > found.threshold)
+    for label, own in enumerate(found.class_thresholds()):
+        parts = [(predictor.maps(each), each.labels != IGNORE) for each in samples]
+        of_class = [maps.anomaly[0][known & (maps.logits[0].argmax(0) == label)] for maps, known in parts]
+        shares = [(each > own).double().mean().item() for each in of_class if len(each)]
+        assert (1 + sum(shares)) / (1 + len(shares)) == pytest.approx(0.2, abs=0.01)
+
+
+@pytest.mark.parametrize("min_area", [1, 3])
+def test_a_promise_per_image_is_an_order_statistic_of_the_images(
+    segmenter, listed, generator, min_area
+) -> None:
+    predictor = Predictor(segmenter)
+    samples = noisy_samples(predictor, generator, 9)
+    found = calibrate(predictor, listed(samples), false_alarms=FalseAlarms(0.3, "image", min_area))
+    levels = sorted(
+        alarm_level(predictor.maps(each).anomaly[0].numpy(), (each.labels != IGNORE).numpy(), min_area)
+        for each in samples
+    )
+    assert found.threshold == levels[math.ceil(10 * 0.7) - 1]
+    assert found.promise == Promise("image", 0.3, 9, min_area, "listed/val")
+    assert found.false_alarms["image"].levels == tuple(levels)
+    assert [found.false_alarm_rate(level, "image") for level in levels] == [k / 10 for k in range(9, 0, -1)]
+    assert found.false_alarm_rate(found.threshold, "pixel") < 0.3
+
+
+def test_too_few_images_are_refused_before_they_are_gone_through(segmenter, listed, generator) -> None:
+    predictor = Predictor(segmenter)
+    samples = listed(noisy_samples(predictor, generator, 3))
+    seen: list[tuple] = []
+    with pytest.raises(TooFewImages, match=r"0\.01 false alarms per image need at least 99 images .* are 3;"):
+        calibrate(
+            predictor,
+            samples,
+            false_alarms=FalseAlarms(0.01, "image"),
+            progress=lambda *call: seen.append(call),
+        )
+    assert not seen
+    samples[0].labels.fill_(IGNORE)
+    with pytest.raises(TooFewImages, match="need at least 3 images with known pixels, there are 2"):
+        calibrate(predictor, samples, false_alarms=FalseAlarms(0.25))
+
+
+def test_where_nobody_asks_too_few_images_give_a_quantile_and_a_warning(segmenter, listed, generator) -> None:
+    predictor = Predictor(segmenter)
+    with pytest.warns(UserWarning, match="need at least 19 images .* there are 4; .* without a promise"):
+        few = calibrate(predictor, listed(noisy_samples(predictor, generator, 4)))
+    assert few.promise is None
+    assert few.thresholds["pixels"].share == 0.05
+    assert "no promise of a new image" in few.promise_text()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        enough = calibrate(predictor, listed(noisy_samples(predictor, generator, 19)))
+    assert enough.promise == Promise("pixel", 0.05, 19, 1, "listed/val")
+
+
+class Infinite(Predictor):
+    """All scores are infinite."""
+
+    def maps(self, sample, readings=None):
+        found = super().maps(sample, readings)
+        return replace(found, scores=torch.full_like(found.scores, math.inf))
+
+
+def test_a_score_that_is_infinite_gives_no_threshold_and_says_so(make_segmenter, listed) -> None:
     sample = Sample(torch.zeros(3, 8, 8, dtype=torch.uint8), torch.zeros(8, 8, dtype=torch.uint8), "x")
-    with pytest.raises(ValueError, match="value must be finite, got inf"):
+    predictor, samples = Infinite(make_segmenter(generative=False)), listed([sample] * 20)
+    with pytest.raises(ValueError, match=r"no threshold keeps 0\.1 false alarms per image"):
+        calibrate(predictor, samples, false_alarms=FalseAlarms(0.1, "image"))
+    with pytest.warns(UserWarning, match="score infinity .* until then there is no threshold"):
+        found = calibrate(predictor, samples)
+    assert found.threshold is None
+    assert found.promise_text() == "is not known yet"
+
+
+def test_a_set_of_the_same_classes_in_another_order_is_refused(segmenter, listed) -> None:
+    sample = Sample(torch.zeros(3, 8, 8, dtype=torch.uint8), torch.zeros(8, 8, dtype=torch.uint8), "x")
+    segmenter.label_names = ("green", "red", "blue")
+    with pytest.raises(ValueError, match=r"listed has the classes in another order \(green\): give labelled"):
+        calibrate(Predictor(segmenter), listed([sample]))
+    segmenter.label_names = ("a", "b", "c")
+    with pytest.raises(ValueError, match="listed has other classes"):
         calibrate(Predictor(segmenter), listed([sample]))
 
 

@@ -50,7 +50,7 @@ def test_what_is_written_is_what_was_predicted(segmenter, calibration, folder, t
     prediction = Predictor(segmenter).predict(folder / "a.png")
     assert np.array_equal(np.asarray(Image.open(out / "labels/a.png.png")), prediction.labels.numpy())
     unknown = np.asarray(Image.open(out / "unknown/a.png.png"))
-    assert np.array_equal(unknown > 0, prediction.unknown(3.0).numpy())
+    assert np.array_equal(unknown > 0, prediction.unknown.numpy())
     assert 0 < (unknown > 0).mean() < 1
     with Image.open(out / "overlay/a.png.jpg") as overlay:
         assert overlay.size == (20, 12)
@@ -58,6 +58,18 @@ def test_what_is_written_is_what_was_predicted(segmenter, calibration, folder, t
     assert set(arrays) == {"labels", "posterior", "anomaly"}
     for name in arrays:
         torch.testing.assert_close(torch.from_numpy(arrays[name]), getattr(prediction, name))
+
+
+def test_p_values_and_large_regions_alone_are_written(segmenter, promised, folder, tmp_path):
+    segmenter.calibration = promised(min_area=6)
+    out = tmp_path / "out"
+    predict_files(Predictor(segmenter, window=8), [folder / "a.png"], out, raw=True)
+    prediction = Predictor(segmenter).predict(folder / "a.png")
+    arrays = np.load(out / "raw/a.png.npz", allow_pickle=False)
+    assert np.array_equal(arrays["p_values"], segmenter.calibration.p_values(prediction.anomaly))
+    unknown = np.asarray(Image.open(out / "unknown/a.png.png")) > 0
+    assert np.array_equal(unknown, prediction.unknown.numpy())
+    assert 0 < unknown.sum() < (prediction.anomaly > prediction.threshold).sum()
 
 
 def test_without_a_threshold_nothing_is_called_unknown(segmenter, folder, tmp_path):

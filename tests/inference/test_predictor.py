@@ -25,7 +25,9 @@ def test_prediction_is_worked_out_by_hand(segmenter):
     torch.testing.assert_close(prediction.posterior[:, 0], (2 * evidence).softmax(0))
     torch.testing.assert_close(prediction.anomaly, torch.tensor([[0.0, 10.0]]))
     assert prediction.labels[0, 0] == 0
-    assert prediction.unknown(5.0).tolist() == [[False, True]]
+    assert prediction.above(5.0).tolist() == [[False, True]]
+    said = (prediction.threshold, prediction.promise, prediction.p_values, prediction.unknown)
+    assert (*said, prediction.unknown_by_class) == (None,) * 5
     torch.testing.assert_close(prediction.confidence, prediction.posterior.amax(0))
 
 

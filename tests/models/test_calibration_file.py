@@ -17,11 +17,13 @@ from gmmseg.models import Calibration, InferenceSettings, WeightsError
 from gmmseg.models.calibration_file import (
     CALIBRATION_FILE,
     PIXELS,
+    PROMISED,
     CalibrationData,
     ScoreMoments,
     Threshold,
     write_calibration,
 )
+from gmmseg.models.false_alarms import FalseAlarmCurve, FalseAlarms, Promise
 from gmmseg.models.saving import CONFIG_FILE, WEIGHTS_FILE, digest
 
 FORMAT_1 = Path(__file__).parents[1] / "fixtures" / "format1"
@@ -91,12 +93,94 @@ def test_the_view_comes_back_and_a_broken_one_is_refused(folder, calibration):
 
 
 def test_moments_come_back_and_files_without_them_are_read(folder, calibration):
-    more = replace(calibration, moments={"energy": ScoreMoments(-3.0, 0.5)}, score="energy")
+    more = replace(calibration, moments={"energy": ScoreMoments(-3.0, 0.5)})
     write_calibration(more, folder)
     assert gmmseg.from_pretrained(folder).calibration == more
     path = folder / CALIBRATION_FILE
     tree = json.loads(path.read_text())
     del tree["moments"], tree["score"]
+    path.write_text(json.dumps(tree))
+    assert gmmseg.from_pretrained(folder).calibration == calibration
+
+
+PROMISED_ONE = Threshold(
+    2.5, false_alarms=FalseAlarms(0.01, "image", 50), images=101, by_class=(1.5, None, 2.0)
+)
+
+
+@pytest.fixture
+def promising(calibration):
+    return replace(calibration, thresholds={PROMISED: PROMISED_ONE})
+
+
+def test_a_promise_comes_back_with_its_curves(folder, promising):
+    curve = FalseAlarmCurve(101, (-3.25, 2.5), (0.5, 0.01))
+    promising = replace(promising, false_alarms={"pixel": curve, "image": curve})
+    write_calibration(promising, folder)
+    again = gmmseg.from_pretrained(folder).calibration
+    assert again == promising
+    assert again.promise == Promise("image", 0.01, 101, 50, "folder/val")
+    assert (again.threshold, again.min_area) == (2.5, 50)
+    assert again.class_thresholds() == (1.5, 2.5, 2.0)
+    assert again.classes_without_own_threshold() == ("b",)
+    assert again.false_alarm_rate(3.0, "image") == 0.01
+    assert again.false_alarm_rate(-4.0) == 1.0
+    assert again.p_values(torch.tensor([2.5, 2.6])).tolist() == [0.5, 0.01]
+
+
+def test_the_promise_counts_more_than_the_quantile_and_without_curves_nothing_is_made_up(calibration):
+    both = replace(calibration, thresholds={PIXELS: Threshold(-1.5, 0.05), PROMISED: PROMISED_ONE})
+    assert both.threshold == 2.5
+    assert calibration.promise is None
+    assert calibration.class_thresholds() is None
+    assert calibration.false_alarm_rate(1.0) is None
+    assert calibration.p_values(torch.zeros(2)) is None
+
+
+@pytest.mark.parametrize(
+    ("threshold", "words"),
+    [
+        (PROMISED_ONE,
+         "flags a region of at least 50 pixels in at most 1 % of new normal images like those of folder/val, "
+         "101 images"),
+        (Threshold(1.0, false_alarms=FalseAlarms(0.1, "image"), images=9),
+         "flags anything in at most 10 % of new normal images like those of folder/val, 9 images"),
+        (Threshold(1.0, false_alarms=FalseAlarms(), images=1),
+         "flags on average at most 5 % of the known pixels of a new image like those of folder/val, 1 image"),
+        (Threshold(1.0, 0.05),
+         "is exceeded by 5 % of all known pixels of folder/val together, no promise of a new image"),
+    ],
+)  # fmt: skip
+def test_promises_are_told_in_words(calibration, threshold, words):
+    assert replace(calibration, thresholds={PROMISED: threshold}).promise_text() == words
+
+
+def test_words_without_data_and_without_a_threshold(calibration):
+    unknown = replace(calibration, thresholds={PIXELS: Threshold(1.0)}, data=None)
+    assert unknown.promise_text().startswith("is exceeded by an unknown share of all known pixels together")
+    assert replace(calibration, thresholds={}).promise_text() == "is not known yet"
+
+
+def test_that_of_other_classes_is_refused(folder, calibration):
+    config = json.loads((folder / CONFIG_FILE).read_text())
+    for names, reason in (
+        (["b", "a", "c"], "the classes in another order"),
+        (["x", "y", "z"], "other classes"),
+    ):
+        (folder / CONFIG_FILE).write_text(json.dumps({**config, "label_names": names}))
+        with pytest.raises(WeightsError, match=f"was found on {reason}.*gmmseg calibrate"):
+            gmmseg.from_pretrained(folder)
+    (folder / CONFIG_FILE).write_text(json.dumps({**config, "label_names": ["a", "B", "c"]}))
+    assert gmmseg.from_pretrained(folder).calibration == calibration  # spelt otherwise is no other class
+
+
+def test_files_of_the_format_before_are_read(folder, calibration):
+    """As it was written before thresholds had promises."""
+    path = folder / CALIBRATION_FILE
+    tree = json.loads(path.read_text())
+    tree["format"] = 1
+    tree["thresholds"] = {"pixels": {"value": -1.5, "share": 0.05}, "images": {"value": 2.25, "share": 0.1}}
+    del tree["false_alarms"]
     path.write_text(json.dumps(tree))
     assert gmmseg.from_pretrained(folder).calibration == calibration
 
@@ -163,9 +247,17 @@ SPOILT = [
     ("moments", {"energy": {"mean": 0.0, "deviation": 0.0}}, "deviation must be more than 0"),
     ("moments", {"energy": {"mean": math.nan, "deviation": 1.0}}, "mean must be finite"),
     ("library", "other", "not a calibration of a gmmseg segmenter"),
-    ("format", 99, "format 99, this version of gmmseg reads format 1"),
+    ("format", 99, "format 99, this version of gmmseg reads formats 1 and 2"),
     ("format", True, "format True"),
     ("surprise", 1, "it holds unknown surprise"),
+    ("score", "energy", "is of the score 'energy', this model shows anomaly_map"),
+    ("false_alarms", [], "false_alarms must be an object"),
+    ("false_alarms", {"pixel": {"images": 3}}, "false_alarms/pixel lacks levels, rates"),
+    ("false_alarms", {"pixel": {"images": 3, "levels": [2, 1], "rates": [1, 1]}}, "levels must rise"),
+    ("thresholds", {"promised": {"value": 1.0, "images": 3}}, "images a promise"),
+    ("thresholds", {"promised": {"value": 1.0, "images": 3, "false_alarms": 1}}, "must be an object"),
+    ("thresholds", {"promised": {"value": 1.0, "images": 3, "false_alarms": {"alpha": 2}}}, "alpha must be"),
+    ("thresholds", {"promised": {"value": 1.0, "by_class": [1.0]}}, "by_class has 1 entries for 3 classes"),
 ]
 
 

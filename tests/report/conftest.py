@@ -79,8 +79,8 @@ def made_up_example() -> panels.Example:
         "scene 12",
         image,
         {
-            "GMM": panels.ModelMaps(labels, confidence, anomaly, threshold=-35.0),
-            "softmax": panels.ModelMaps(labels, np.full_like(confidence, 0.98), weak, threshold=-2.0),
+            "GMM": panels.ModelMaps(labels, confidence, anomaly, -35.0, anomaly > -35),
+            "softmax": panels.ModelMaps(labels, np.full_like(confidence, 0.98), weak, -2.0, weak > -2),
         },
         labels,
         unknown,

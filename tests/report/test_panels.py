@@ -61,7 +61,8 @@ def test_small_images_are_enlarged_and_large_ones_shrunk():
 
 def test_the_unknown_are_striped_in_the_prediction():
     known = example(200, 240)
-    maps = replace(known.models["GMM"], threshold=0.5)
+    maps = known.models["GMM"]
+    maps = replace(maps, threshold=0.5, unknown=maps.anomaly > 0.5)
     striped = decoded(panel(replace(known, models={"GMM": maps}), COLOURS).pictures[1])
     half = striped.shape[0] // 2
     white = striped[: half - 8].min(-1) > 150

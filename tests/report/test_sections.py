@@ -1,8 +1,9 @@
 """What the sections say, from made-up results."""
 
+import numpy as np
 import pytest
 
-from gmmseg.report import sections
+from gmmseg.report import panels, sections
 from gmmseg.report.sections import Subject
 
 
@@ -37,6 +38,33 @@ def test_tables_hold_percentages_and_name_the_set_once_where_there_is_one():
     two = sections.results_section([subject("a", val=closed(0.5), test=closed(0.25), odd=anomaly(0.3))])
     assert two.tables[0].rows == (("a", "val", 50.0, 90.0, 10.0), ("a", "test", 25.0, 90.0, 10.0))
     assert two.tables[1].rows == (("a: msp", 80.0, 30.0, 50.0),)
+
+
+def at_threshold(**more):
+    words = "flags on average at most 5 % of the known pixels of a new image"
+    return {"at_threshold": {"threshold": 3.0, "promise": words, "flagged_known": 0.04, **more}}
+
+
+def test_what_thresholds_flag_and_promise_is_shown():
+    one = subject(
+        "a",
+        val={**closed(0.5), **at_threshold(images_with_alarm=0.25)},
+        odd={**anomaly(0.3), **at_threshold(recall=0.6)},
+    )
+    section = sections.results_section([one, subject("older", val=closed(0.5))])
+    table = section.tables[-1]
+    assert table.rows == (("a", "val", 4.0, 25.0, None), ("a", "odd", 4.0, None, 60.0))
+    assert section.text.count("The threshold of `a` flags on average at most 5 %") == 1
+    assert "`older`" not in section.text
+
+
+def test_pictures_say_what_is_striped():
+    grey = np.zeros((4, 4), np.float32)
+    maps = panels.ModelMaps(grey.astype(np.uint8), grey, grey, 3.0, grey > 1)
+    example = panels.Example("x", np.zeros((4, 4, 3), np.uint8), {"GMM": maps})
+    classes = sections.Classes(("a",), ((1, 2, 3),))
+    section = sections.pictures_section([example], classes, {"GMM": "flags nothing at all"})
+    assert section.text.endswith("The threshold of `GMM` flags nothing at all.")
 
 
 def test_curves_and_histogram_are_of_the_first_anomaly_set():

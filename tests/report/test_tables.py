@@ -3,7 +3,7 @@ import io
 
 import pytest
 
-from gmmseg.report.tables import QUOTED, compare, paper_models
+from gmmseg.report.tables import QUOTED, compare, paper_models, threshold_lines
 
 TWIN = {
     "name": "soft_max",
@@ -96,3 +96,27 @@ def test_latex_is_escaped_and_has_as_many_cells_as_columns() -> None:
 def test_every_model_of_the_paper_can_be_quoted() -> None:
     assert len(paper_models()) == 6 * 2 + 6
     assert len(compare([GMM], paper=paper_models()).columns) == 1 + 18
+
+
+def test_a_line_says_what_a_threshold_flags_and_promises():
+    found = {
+        "threshold": 3.14159,
+        "promise": "flags anything\x1b",
+        "normal_images": 8,
+        "flagged_known": 0.0123,
+    }
+    results = {
+        "name": "a",
+        "sets": {
+            "camvid/val": {"at_threshold": {**found, "images_with_alarm": 0.25}},
+            "odd/test": {"at_threshold": {**found, "recall": 0.5}},
+            "older/val": {},
+        },
+    }
+    first, second = threshold_lines(results)
+    assert first.startswith(
+        "camvid/val, above 3.142: 1.23 % of an image's known pixels flagged, an alarm in 25"
+    )
+    assert "25.0 % of 8 normal images (the threshold flags anything" in first
+    assert "\x1b" not in first
+    assert "50.0 % of the unknown pixels found" in second

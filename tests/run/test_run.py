@@ -153,6 +153,32 @@ def test_calibrate_chooses_anew_and_says_so(runs, folder_data, tmp_path):
     assert gmmseg.from_pretrained(weights).calibration == expected
 
 
+def test_a_promise_is_asked_for_kept_and_told(runs, folder_data, tmp_path):
+    weights, image = tmp_path / "weights", folder_data / "images/val/0.png"
+    shutil.copytree(runs / "gmm" / "best", weights)
+    command = ("calibrate", weights, "--data", f"folder:{folder_data}:val")
+    before = (weights / "calibration.json").read_bytes()
+    for words, reason in (
+        (("--false-alarms", "0.01"), "0.01 false alarms per pixel need at least 99 images"),
+        (("--per", "scene"), "per must be one of pixel, image"),
+        (("--min-area", "5"), "belongs to false alarms per image"),
+        (("--false-alarms", "1.5"), "--false-alarms"),
+    ):
+        refused = gmmseg_command(*command, *words, check=False)
+        assert refused.returncode in (1, 2)
+        assert reason in refused.stderr
+        assert (weights / "calibration.json").read_bytes() == before
+    said = gmmseg_command(*command, "--false-alarms", "0.25", "--per", "image", "--min-area", "9").stdout
+    words = (
+        "flags a region of at least 9 pixels in at most 25 % of new normal images like those of folder/val, 3"
+    )
+    assert words in said
+    found = gmmseg.from_pretrained(weights).calibration
+    assert (found.promise.per, found.promise.alpha, found.promise.images) == ("image", 0.25, 3)
+    assert found.threshold == max(found.false_alarms["image"].levels)  # 3 of 3: the largest
+    assert words in gmmseg_command("predict", image, "-m", weights, "--out", tmp_path / "out").stdout
+
+
 @pytest.mark.parametrize("part", ["", "best"])
 def test_calibrate_leaves_a_run_alone_that_is_being_written(tmp_path, part):
     (tmp_path / "config.yaml").write_text(dump_config(load_config("scenes")))
@@ -190,6 +216,9 @@ def test_evaluate_writes_results_and_prints_a_table(runs, folder_data, tmp_path)
         *("nll", "nll_winner", "typicality", "msp", "entropy", "density", "fused")
     }
     assert f"{100 * closed['metrics']['miou']:.2f}" in result.stdout
+    flagged = anomaly["at_threshold"]
+    assert f"{100 * flagged['recall']:.1f} % of the unknown pixels found" in result.stdout
+    assert "(the threshold is exceeded by 5 % of all known pixels of folder/val together" in result.stdout
 
 
 def test_sets_of_one_name_and_later_evaluations_are_all_kept(runs, folder_data, tmp_path):

@@ -8,13 +8,15 @@ import torch
 from torch import Tensor
 
 from gmmseg import distributed
+from gmmseg.evaluation.alarms import AlarmRates
 from gmmseg.evaluation.calibration import CalibrationError
 from gmmseg.evaluation.components import ComponentMetrics
 from gmmseg.evaluation.confusion import ConfusionMatrix
 from gmmseg.evaluation.detection import AnomalyCurve
 from gmmseg.evaluation.results import anomaly_entry, closed_set_entry
 from gmmseg.evaluation.scores import FittedScore, Output, fit_together
-from gmmseg.inference import Maps, Predictor
+from gmmseg.inference import Predictor
+from gmmseg.inference.windows import Reading
 from gmmseg.json_tree import JSON
 from gmmseg.samples import Progress, Sample, SegmentationDataset, check_classes, walk
 
@@ -39,7 +41,8 @@ def evaluate_closed_set(
 ) -> JSON:
     """mIoU, accuracies and calibration of a labelled set; an entry for `build_results`.
 
-    With a temperature chosen after training, the calibration error without it is reported too.
+    With a temperature chosen after training, the calibration error without it is reported too, and with a
+    threshold what it flags.
     """
     num_classes = predictor.segmenter.num_classes
     classes = check_classes(dataset, num_classes)
@@ -47,6 +50,7 @@ def evaluate_closed_set(
     calibration = CalibrationError(num_classes=num_classes if classwise else None).to(predictor.device)
     temperature = predictor.segmenter.temperature
     as_trained = CalibrationError().to(predictor.device) if temperature != 1 else None
+    alarms = _alarm_rates(predictor)
     for sample in walk(dataset, progress):
         maps = predictor.maps(sample)
         labels = sample.labels[None].long().to(maps.logits.device)
@@ -54,7 +58,26 @@ def evaluate_closed_set(
         calibration.update(maps.posterior, labels, source=sample.name)
         if as_trained is not None:
             as_trained.update((temperature * maps.logits).softmax(1), labels, source=sample.name)
-    return closed_set_entry(confusion, calibration, classes.names, as_trained)
+        if alarms is not None:
+            alarms.update(maps.anomaly[0], sample.labels, anomaly_set=False)
+    entry = closed_set_entry(confusion, calibration, classes.names, as_trained)
+    return {**entry, **_at_threshold(predictor, alarms)}
+
+
+def _alarm_rates(predictor: Predictor) -> AlarmRates | None:
+    """Rates at the model's own threshold, still empty; None where it has no threshold."""
+    calibration = predictor.segmenter.calibration
+    if calibration is None or calibration.threshold is None:
+        return None
+    return AlarmRates(calibration.threshold, calibration.min_area)
+
+
+def _at_threshold(predictor: Predictor, alarms: AlarmRates | None) -> JSON:
+    """The part of an entry that says what the threshold flags and what it promises."""
+    calibration = predictor.segmenter.calibration
+    if alarms is None or calibration is None:
+        return {}
+    return {"at_threshold": {"promise": calibration.promise_text(), **alarms.compute()}}
 
 
 @torch.no_grad()
@@ -71,31 +94,44 @@ def evaluate_anomaly(
     """AUROC, AP and FPR95 of each score on an anomaly set; an entry for `build_results`.
 
     ``steps`` are post-processings applied one after the other; each score is then reported with and without
-    them. ``components`` (anomaly or obstacle) adds component metrics, in a second pass.
+    them. ``components`` (anomaly or obstacle) adds component metrics, in a second pass. With a threshold,
+    what it flags of the model's own anomaly map is reported too.
     """
     names = [score.name for score in scores]
     names += [f"{name}+{'+'.join(type(step).__name__ for step in steps)}" for name in names if steps]
     found = {name: AnomalyCurve(per_image=intervals) for name in names}
+    alarms = _alarm_rates(predictor)
+    readings: list[Reading] = [*scores]
+    if alarms is not None:
+        readings.append(predictor.anomaly_reading)
     with _Counting(found) as counting:
         for sample in walk(dataset, progress):
-            maps = (
-                _with_and_without(predictor.maps(sample, scores), steps)
-                if steps
-                else predictor.scores(sample, scores)[0].cpu()
-            )
+            maps = _scored(predictor, sample, readings, len(scores), steps)
+            if alarms is not None:
+                alarms.update(maps[-1], sample.labels, anomaly_set=True)
             counting.start(dict(zip(names, maps)), sample)
     parts = _components(predictor, dataset, scores, found, components, progress) if components else {}
-    return anomaly_entry(found, parts)
+    return {**anomaly_entry(found, parts), **_at_threshold(predictor, alarms)}
 
 
-def _with_and_without(maps: Maps, steps: Sequence[PostProcess]) -> Tensor:
-    """(2s h w) the scores of one image as they are, and then the same after ``steps``, on the CPU."""
-    scores = maps.scores[0]
-    predicted = maps.logits.argmax(1).expand(len(scores), -1, -1)
+def _scored(
+    predictor: Predictor,
+    sample: Sample,
+    readings: Sequence[Reading],
+    judged: int,
+    steps: Sequence[PostProcess],
+) -> Tensor:
+    """(s h w) on the CPU: the ``judged`` first readings of a sample, the same after ``steps`` if there are
+    any, and then the other readings."""
+    if not steps:
+        return predictor.scores(sample, readings)[0].cpu()
+    maps = predictor.maps(sample, readings)
+    scores = maps.scores[0, :judged]
+    predicted = maps.logits.argmax(1).expand(judged, -1, -1)
     processed = scores
     for step in steps:
         processed = step(processed, predicted)
-    return torch.cat([scores, processed]).cpu()
+    return torch.cat([scores, processed, maps.scores[0, judged:]]).cpu()
 
 
 class _Counting:

@@ -23,11 +23,16 @@ FORMAT = 1
 _CURVE_POINTS = 200  # enough to draw a smooth line
 _LIBRARIES = ("gmmseg", "torch", "numpy", "scipy", "torchmetrics")
 
+AT_THRESHOLD = (
+    "the model's anomaly map above its calibrated threshold, ignored pixels dropped; flagged_known: share of "
+    "an image's known pixels, mean over images; images_with_alarm: of images without an unknown pixel"
+)
 CLOSED_SET_PROTOCOL = {
     "miou": "one confusion matrix over the set at label resolution, ignored pixels dropped, "
     "mean over classes that occur",
     "ece": "15 equal-width bins of the top posterior, pooled over all labelled pixels, l1",
     "ece_as_trained": "the same without the temperature chosen on validation images",
+    "at_threshold": AT_THRESHOLD,
 }
 ANOMALY_PROTOCOL = {
     "pooling": "every pixel of every image, ignored ones dropped, raw scores upsampled to the mask",
@@ -37,6 +42,7 @@ ANOMALY_PROTOCOL = {
     "components": "SegmentMeIfYouCan: threshold of the best pixel F1 on the same set, 8-connected, "
     "sIoU and PPV thresholds 0.25..0.75",
     "intervals": "bootstrap over images, 1000 draws, 95 % percentile, from 512-atom summaries of each image",
+    "at_threshold": AT_THRESHOLD,
 }
 
 

@@ -38,12 +38,24 @@ def _faults(results: JSON) -> Iterator[str]:
 
 
 def _closed_set_faults(where: str, entry: JSON) -> Iterator[str]:
+    yield from _threshold_faults(where, entry)
     yield from _number_faults(f"{where}.metrics", entry.get("metrics"), METRICS["closed_set"])
     if "reliability" in entry:
         yield from _column_faults(f"{where}.reliability", entry["reliability"], RELIABILITY)
 
 
+def _threshold_faults(where: str, entry: JSON) -> Iterator[str]:
+    """What the threshold flags, in results that say it."""
+    found = entry.get("at_threshold")
+    if found is None:
+        return
+    yield from _number_faults(f"{where}.at_threshold", found, ("threshold", "promise"), parts=("promise",))
+    if isinstance(found, dict) and not isinstance(found.get("promise"), str):
+        yield f"{where}.at_threshold.promise is no text"
+
+
 def _anomaly_faults(where: str, entry: JSON) -> Iterator[str]:
+    yield from _threshold_faults(where, entry)
     scores = entry.get("scores")
     if not isinstance(scores, dict) or not scores:
         yield f"{where}.scores is no mapping of scores"

@@ -7,8 +7,10 @@ from gmmseg.inference.prediction import Prediction
 from gmmseg.inference.predictor import Predictor
 from gmmseg.inference.thresholds import ScoreHistogram
 from gmmseg.inference.windows import Maps, sliding, whole
+from gmmseg.models.false_alarms import FalseAlarms
 
 __all__ = [
+    "FalseAlarms",
     "ImageError",
     "Maps",
     "PredictSummary",

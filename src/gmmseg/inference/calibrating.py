@@ -1,7 +1,7 @@
 """Calibration: what labelled images that a network was not trained on tell about its scores.
 
-From which anomaly score on a pixel is unknown, how sure the posterior may be, and what evidence is typical of
-each class. On its training images a network is too sure of itself to tell.
+From which anomaly score on a pixel is unknown and what that promises, how sure the posterior may be, and what
+evidence is typical of each class. On its training images a network is too sure of itself to tell.
 """
 
 import math
@@ -11,11 +11,13 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from gmmseg import distributed
+from gmmseg.inference.image_losses import EXACT, ImageLosses, LossCurve, alarm_level
 from gmmseg.inference.predictor import Predictor
 from gmmseg.inference.readings import Fused
 from gmmseg.inference.thresholds import ScoreHistogram
@@ -26,10 +28,12 @@ from gmmseg.models.calibration_file import (
     ANOMALY_MAP,
     FUSED,
     PIXELS,
+    PROMISED,
     CalibrationData,
     ScoreMoments,
     Threshold,
 )
+from gmmseg.models.false_alarms import IMAGE, PIXEL, FalseAlarmCurve, FalseAlarms, TooFewImages
 from gmmseg.models.pairing import shrink_labels
 from gmmseg.models.saving import digest
 from gmmseg.samples import Progress, Sample, SegmentationDataset, check_classes, walk
@@ -38,6 +42,8 @@ PIXELS_PER_IMAGE = 2000
 """Neighbouring pixels are much alike: this many of an image, evenly spread, are enough."""
 SHARES = (0.5, 0.2, 0.1, 0.05, 0.02, 0.01, 0.005, 0.002, 0.001)
 """The scores that these shares of known pixels exceed are kept with the calibration."""
+DEFAULT = FalseAlarms()
+"""What a threshold promises where nobody asks for something else."""
 
 
 class _NamedReading(Protocol):
@@ -155,21 +161,86 @@ class MomentsFit:
         return {score.name: ScoreMoments(*pair) for score, pair in zip(self.scores, pairs)}
 
 
+class FalseAlarmCounts:
+    """What every threshold costs on the images seen: pixels above it, and images with a region above it."""
+
+    def __init__(self, min_area: int = 1) -> None:
+        self.min_area = min_area
+        self.losses = {PIXEL: ImageLosses(), IMAGE: ImageLosses(EXACT)}
+
+    def update(self, scores: Tensor, predicted: Tensor, known: Tensor) -> None:
+        """Take in scores (h w), predicted classes (h w) and which pixels are known (h w) of one image."""
+        values, region = scores.detach().float().cpu().numpy(), known.cpu().numpy()
+        groups = predicted.cpu().numpy().astype(np.int64) + 1
+        inside = values[region]
+        both = np.concatenate([np.zeros(len(inside), np.int64), groups[region]])
+        self.losses[PIXEL].add_image(both, np.concatenate([inside, inside]))
+        present = np.unique(both)  # none, where no pixel is known
+        parts = (region if group == 0 else region & (groups == group) for group in present)
+        levels = [alarm_level(values, part, self.min_area) for part in parts]
+        self.losses[IMAGE].add_image(present, np.array(levels, np.float32))
+
+    def merge_processes(self) -> None:
+        """Take in what all processes have seen."""
+        for losses in self.losses.values():
+            losses.merge_processes()
+
+    def curves(self, alphas: tuple[float, ...]) -> dict[str, FalseAlarmCurve]:
+        """By what is counted, the curves that a calibration keeps; thresholds of ``alphas`` are exact."""
+        found = {per: losses.curve(0) for per, losses in self.losses.items()}
+        return {per: curve.kept(alphas) for per, curve in found.items() if curve is not None}
+
+    def threshold(self, asked: FalseAlarms, num_classes: int) -> Threshold:
+        """The lowest threshold that keeps a promise; TooFewImages or ValueError where none does."""
+        losses = self.losses[asked.per]
+        curve = losses.curve(0)
+        images = 0 if curve is None else curve.images
+        value = None if curve is None else _lowest(curve, asked.alpha)
+        if value is None:
+            raise TooFewImages(too_few(asked, images))
+        if value == math.inf:
+            raise ValueError(
+                f"so many known pixels have the score infinity that no threshold keeps {asked.alpha:g} false "
+                f"alarms per {asked.per}; ask for more, or look at the model's scores"
+            )
+        own = (losses.curve(1 + index) for index in range(num_classes))
+        by_class = [None if each is None else _lowest(each, asked.alpha) for each in own]
+        finite = tuple(None if each == math.inf else each for each in by_class)
+        return Threshold(value, false_alarms=asked, images=images, by_class=finite)
+
+
+def _lowest(curve: LossCurve, alpha: float) -> float | None:
+    """The threshold for ``alpha`` as a file can hold it: the lowest number in place of -inf."""
+    found = curve.threshold(alpha)
+    return None if found is None else max(found, float(np.finfo(np.float32).min))
+
+
+def too_few(asked: FalseAlarms, images: int) -> str:
+    """The message for a promise that so many images cannot give."""
+    return (
+        f"{asked.alpha:g} false alarms per {asked.per} need at least {asked.images_needed} images with known "
+        f"pixels, there are {images}; give more images, or allow more false alarms"
+    )
+
+
 class _Findings:
     """What one pass over labelled images collects; ``applied``: the temperature logits come at."""
 
-    def __init__(self, num_classes: int, applied: float) -> None:
+    def __init__(self, num_classes: int, applied: float, min_area: int) -> None:
         self.applied = applied
         self.histogram = ScoreHistogram()
+        self.false_alarms = FalseAlarmCounts(min_area)
         self.temperature = TemperatureFit()
         self.typical = TypicalEvidence(num_classes) if num_classes else None
 
     def update(self, maps: Maps, sample: Sample) -> None:
         """Take in one image: its first score and, of some pixels, logits and evidence (the other scores)."""
-        known = (sample.labels != IGNORE).flatten().nonzero().squeeze(1)
+        labelled = sample.labels != IGNORE
+        known = labelled.flatten().nonzero().squeeze(1)
         self.histogram.update(maps.anomaly[0].cpu().flatten()[known])
         if len(known) == 0:
             return
+        self.false_alarms.update(maps.anomaly[0], maps.logits[0].argmax(0), labelled)
         chosen = known[_evenly(len(known), PIXELS_PER_IMAGE)]
         here = chosen.to(maps.logits.device)
         labels = sample.labels.flatten()[chosen].long()
@@ -181,9 +252,27 @@ class _Findings:
     def merge_processes(self) -> None:
         """Take in what all processes have seen."""
         self.histogram.merge_processes()
+        self.false_alarms.merge_processes()
         self.temperature.merge_processes()
         if self.typical is not None:
             self.typical.merge_processes()
+
+    def thresholds(self, asked: FalseAlarms | None, num_classes: int) -> dict[str, Threshold]:
+        """The threshold that keeps what was asked for.
+
+        Where nothing was, and the images do not do for the usual promise, the quantile of all their pixels.
+        """
+        if asked is not None:
+            return {PROMISED: self.false_alarms.threshold(asked, num_classes)}
+        pooled = self.histogram.threshold(DEFAULT.alpha)  # refuses a set without known pixels
+        try:
+            return {PROMISED: self.false_alarms.threshold(DEFAULT, num_classes)}
+        except ValueError as reason:
+            share = f"{100 * DEFAULT.alpha:g} % of all their pixels together exceed the threshold"
+            instead = f"{share}, without a promise" if math.isfinite(pooled) else "there is no threshold"
+            if distributed.rank() == 0:
+                warnings.warn(f"{reason}; until then {instead}", stacklevel=4)
+            return {PIXELS: Threshold(pooled, DEFAULT.alpha)} if math.isfinite(pooled) else {}
 
 
 @torch.no_grad()
@@ -191,30 +280,28 @@ def calibrate(
     predictor: Predictor,
     dataset: SegmentationDataset,
     *,
-    share: float = 0.05,
+    false_alarms: FalseAlarms | None = None,
     progress: Progress | None = None,
 ) -> Calibration:
     """The Calibration of a predictor's segmenter on a labelled set of its classes; nothing is changed.
 
-    Its threshold is the one that ``share`` of the labelled pixels exceed. One pass over the images, as the
-    predictor looks at them, and one before it with a density beside the head: then the score is the fused
-    one, which needs the moments of its parts first. With several processes each goes through its part of the
-    images, and all return the same. Give it to the segmenter with ``segmenter.calibration = ...``: no label
-    changes.
+    Its threshold promises ``false_alarms`` of new images like these: TooFewImages where these are too few.
+    By default 5 % per pixel; too few images then give a threshold without a promise, and a warning.
+    One pass over the images, as the predictor looks at them, and one before it with a density beside the
+    head: then the score is the fused one, which needs the moments of its parts first. With several processes
+    each goes through its part of the images, and all return the same. Give it to the segmenter with
+    ``segmenter.calibration = ...``: no label changes.
     """
     segmenter = predictor.segmenter
-    classes = check_classes(dataset, segmenter.num_classes)
-    generative = 0 if segmenter.mixture is None else segmenter.num_classes
+    classes = check_classes(dataset, segmenter.num_classes, segmenter.label_names)
+    if false_alarms is not None and len(dataset) < false_alarms.images_needed:
+        raise TooFewImages(too_few(false_alarms, len(dataset)))
     moments = {} if segmenter.density is None else _part_moments(predictor, dataset, progress)
-    score = Fused(moments) if moments else anomaly_map
-    readings: list[Reading] = [score, *(partial(_evidence_of, index) for index in range(generative))]
-    found = _Findings(generative, segmenter.temperature)
-    for sample in walk(dataset, progress):
-        found.update(predictor.maps(sample, readings), sample)
-    found.merge_processes()
+    found = _gone_through(predictor, dataset, moments, (false_alarms or DEFAULT).min_area, progress)
+    alphas = SHARES if false_alarms is None else (*SHARES, false_alarms.alpha)
     return Calibration(
         weights=digest(segmenter),
-        thresholds={PIXELS: Threshold(found.histogram.threshold(share), share)},
+        thresholds=found.thresholds(false_alarms, segmenter.num_classes),
         temperature=found.temperature.best(),
         typical=None if found.typical is None else found.typical.means(),
         data=CalibrationData(dataset.name, dataset.split, classes.names, len(dataset)),
@@ -223,7 +310,27 @@ def calibrate(
         quantiles=_quantiles(found.histogram, SHARES),
         moments=moments,
         inference=predictor.inference,
+        false_alarms=found.false_alarms.curves(alphas),
     )
+
+
+def _gone_through(
+    predictor: Predictor,
+    dataset: SegmentationDataset,
+    moments: dict[str, ScoreMoments],
+    min_area: int,
+    progress: Progress | None,
+) -> _Findings:
+    """What one pass over the images finds, of all processes."""
+    segmenter = predictor.segmenter
+    generative = 0 if segmenter.mixture is None else segmenter.num_classes
+    score = Fused(moments) if moments else anomaly_map
+    readings: list[Reading] = [score, *(partial(_evidence_of, index) for index in range(generative))]
+    found = _Findings(generative, segmenter.temperature, min_area)
+    for sample in walk(dataset, progress):
+        found.update(predictor.maps(sample, readings), sample)
+    found.merge_processes()
+    return found
 
 
 def _part_moments(

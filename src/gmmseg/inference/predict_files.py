@@ -17,6 +17,7 @@ from torch import Tensor
 from gmmseg import distributed
 from gmmseg.atomic import write_bytes
 from gmmseg.images import ImageError, load_image
+from gmmseg.inference.image_losses import large_components
 from gmmseg.inference.inputs import Input, find_inputs
 from gmmseg.inference.pictures import (
     Colours,
@@ -28,6 +29,7 @@ from gmmseg.inference.pictures import (
 )
 from gmmseg.inference.predictor import Predictor
 from gmmseg.inference.video import frame_count, frames
+from gmmseg.models import Calibration
 from gmmseg.samples import Progress
 
 
@@ -51,10 +53,11 @@ def predict_files(
     """Predict every image and every frame of every video among ``inputs`` (files and folders).
 
     Of ``photos/a.jpg``, given as ``photos``, come ``labels/a.jpg.png`` (palette), ``overlay/a.jpg.jpg``,
-    ``anomaly/a.jpg.png`` (heat map), ``unknown/a.jpg.png`` (255 above the segmenter's threshold, if it has
-    one) and, with ``raw``, ``raw/a.jpg.npz`` (labels, posterior, anomaly); of a video one of each per frame,
-    in a folder of its name. Files that cannot be read are listed in the summary; the others are done. With
-    several processes each does its share of the files, and the summary is of all.
+    ``anomaly/a.jpg.png`` (heat map), ``unknown/a.jpg.png`` (255 where the segmenter's threshold says so, if
+    it has one) and, with ``raw``, ``raw/a.jpg.npz`` (labels, posterior, anomaly, and p_values where the
+    calibration knows them); of a video one of each per frame, in a folder of its name. Files that cannot be
+    read are listed in the summary; the others are done. With several processes each does its share of the
+    files, and the summary is of all.
     """
     out, given = Path(out_dir), [Path(path) for path in inputs]
     found = find_inputs(given, out)
@@ -113,7 +116,7 @@ def _outputs(predictor: Predictor, pixels: Tensor, name: str, *, raw: bool) -> I
     labels, anomaly = arrays["labels"], arrays["anomaly"]
     calibration = predictor.segmenter.calibration
     colours, threshold = _colours(predictor), None if calibration is None else calibration.threshold
-    unknown = None if threshold is None else anomaly > threshold
+    unknown = None if calibration is None else _unknown(anomaly, calibration)
     photograph = (pixels.movedim(0, -1) * 255).round().to(torch.uint8).numpy()
     yield f"labels/{name}.png", _encoded(label_picture(labels, colours), "png")
     yield f"overlay/{name}.jpg", _encoded(overlay(photograph, labels, colours, unknown), "jpeg")
@@ -122,8 +125,17 @@ def _outputs(predictor: Predictor, pixels: Tensor, name: str, *, raw: bool) -> I
         yield f"unknown/{name}.png", _encoded(mask_picture(unknown), "png")
     if raw:
         buffer = io.BytesIO()
-        np.savez(buffer, allow_pickle=False, **arrays)
+        p_values = None if calibration is None else calibration.p_values(torch.from_numpy(anomaly))
+        more = {} if p_values is None else {"p_values": p_values.numpy()}
+        np.savez(buffer, allow_pickle=False, **arrays, **more)
         yield f"raw/{name}.npz", buffer.getvalue()
+
+
+def _unknown(anomaly: NDArray[np.float32], calibration: Calibration) -> NDArray[np.bool_] | None:
+    """Which pixels of an anomaly map (h w) are unknown, as `Prediction.unknown` says it."""
+    if calibration.threshold is None:
+        return None
+    return large_components(anomaly > np.float32(calibration.threshold), calibration.min_area)
 
 
 class _Arrays(TypedDict):

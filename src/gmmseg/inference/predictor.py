@@ -115,12 +115,13 @@ class Predictor:
             rows = slice(top, top + strip.labels.shape[0])
             labels[rows], posterior[:, rows], anomaly[rows] = strip.labels, strip.posterior, strip.anomaly
             top = rows.stop
-        return Prediction(labels, posterior, anomaly)
+        return Prediction(labels, posterior, anomaly, self.segmenter.calibration)
 
     def strips(self, pixels: Tensor) -> Iterator[Prediction]:
         """The Prediction of pixels (3 h w) in [0, 1] as strips of rows from top to bottom.
 
-        For images so large that the posterior of all of it would not fit in memory.
+        For images so large that the posterior of all of it would not fit in memory. What is unknown is said
+        of the whole alone, so strips carry no calibration.
         """
         size = (pixels.shape[-2], pixels.shape[-1])
         for maps in self._strips(pixels[None].to(self.device), size, (self.anomaly_reading,)):

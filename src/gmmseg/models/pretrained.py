@@ -10,6 +10,7 @@ from gmmseg.models.calibration_file import (
     CALIBRATION_FILE,
     Calibration,
     calibration_of_format_1,
+    possible_scores,
     read_calibration,
 )
 from gmmseg.models.conversion import Triple, convert
@@ -62,7 +63,8 @@ def from_pretrained(
 def _calibration(segmenter: Segmenter, config: JSON, place: Path) -> Calibration | None:
     """What was found after training, in its own file or, in weights of format 1, in config.json."""
     weights = digest(segmenter)
-    found = read_calibration(place, weights, segmenter.num_classes)
+    scores = possible_scores(segmenter.density is not None)
+    found = read_calibration(place, weights, segmenter.num_classes, segmenter.label_names, scores)
     return found or calibration_of_format_1(config, weights)
 
 

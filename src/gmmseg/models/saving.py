@@ -22,7 +22,7 @@ from gmmseg.atomic import write_bytes
 from gmmseg.bounds import Ge, Le, Positive, broken_rule, shown
 from gmmseg.json_tree import JSON, Value
 from gmmseg.labels import IGNORE
-from gmmseg.models.calibration_file import remove_calibration, write_calibration
+from gmmseg.models.calibration_file import possible_scores, remove_calibration, write_calibration
 from gmmseg.models.weights import WeightsError, read_weights
 
 if TYPE_CHECKING:
@@ -68,7 +68,10 @@ def _write_own_calibration(segmenter: "Segmenter", folder: Path) -> None:
     if segmenter.calibration is None:
         return
     try:
-        segmenter.calibration.check_model(digest(segmenter), segmenter.num_classes)
+        scores = possible_scores(segmenter.density is not None)
+        segmenter.calibration.check_model(
+            digest(segmenter), segmenter.num_classes, segmenter.label_names, scores
+        )
     except ValueError as error:
         warnings.warn(
             f"{folder}: the calibration {error} and is not saved; calibrate again with `gmmseg calibrate`",

@@ -16,12 +16,16 @@ LONGEST_SIDE = 480  # pixels: pictures in a report are looked at, not measured
 
 @dataclass(frozen=True)
 class ModelMaps:
-    """What one model says: ``labels`` (h w) uint8, ``confidence`` (h w) in [0, 1], ``anomaly`` (h w)."""
+    """What one model says: ``labels`` (h w) uint8, ``confidence`` (h w) in [0, 1], ``anomaly`` (h w).
+
+    ``unknown`` (h w) bool: what it calls unknown, by its ``threshold``; None for a model without one.
+    """
 
     labels: np.ndarray
     confidence: np.ndarray
     anomaly: np.ndarray
     threshold: float | None = None
+    unknown: np.ndarray | None = None
 
 
 @dataclass(frozen=True)
@@ -61,7 +65,13 @@ def _enlarged(example: Example) -> Example:
         return values.repeat(factor, 0).repeat(factor, 1)
 
     models = {
-        name: ModelMaps(repeat(maps.labels), repeat(maps.confidence), repeat(maps.anomaly), maps.threshold)
+        name: ModelMaps(
+            repeat(maps.labels),
+            repeat(maps.confidence),
+            repeat(maps.anomaly),
+            maps.threshold,
+            None if maps.unknown is None else repeat(maps.unknown),
+        )
         for name, maps in example.models.items()
     }
     labels = None if example.labels is None else repeat(example.labels)
@@ -70,10 +80,9 @@ def _enlarged(example: Example) -> Example:
 
 
 def _model_row(example: Example, name: str, maps: ModelMaps, colours: Colours) -> list[Figure]:
-    unknown = None if maps.threshold is None else maps.anomaly > maps.threshold
     low, high = heat_limits(maps.anomaly, maps.threshold)
-    striped = ", unknown striped" if unknown is not None else ""
-    prediction = overlay(palette(colours)[maps.labels], maps.labels, colours, unknown)
+    striped = ", unknown striped" if maps.unknown is not None else ""
+    prediction = overlay(palette(colours)[maps.labels], maps.labels, colours, maps.unknown)
     doubt = Image.fromarray(heat_colours(1 - maps.confidence, 0, 1))
     anomaly = Image.fromarray(heat_colours(maps.anomaly, low, high))
     return [

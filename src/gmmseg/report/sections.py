@@ -1,6 +1,6 @@
 """Numbers in, sections out: what the results, logs and predictions of models become on the page."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -61,7 +61,8 @@ def highlights(subjects: Sequence[Subject]) -> tuple[Highlight, ...]:
 
 def results_section(subjects: Sequence[Subject]) -> Section | None:
     """Tables of the closed-set and the anomaly metrics; None where no subject has results."""
-    tables = [table for table in (_closed_set_table(subjects), _anomaly_table(subjects)) if table is not None]
+    made = (_closed_set_table(subjects), _anomaly_table(subjects), _threshold_table(subjects))
+    tables = [table for table in made if table is not None]
     text = (
         "mIoU is that of one confusion matrix over the whole set; ECE has 15 bins of the top posterior. "
         "AUROC, AP and FPR95 pool every pixel of the set. `nll` is the mixtures' negative log-likelihood "
@@ -70,19 +71,24 @@ def results_section(subjects: Sequence[Subject]) -> Section | None:
         "`gmmseg fit` gave one, and `fused` that and `energy` together; the other scores "
         "read the posterior or the logits."
     )
+    text += "".join(f"\n\nThe threshold of `{name}` {words}." for name, words in _promises(subjects).items())
     return Section("Results", text, tuple(tables)) if tables else None
 
 
-def pictures_section(examples: Sequence[Example], classes: Classes) -> Section | None:
+def pictures_section(
+    examples: Sequence[Example], classes: Classes, promises: Mapping[str, str] | None = None
+) -> Section | None:
     """What the models predict for each example; None without examples."""
     if not examples:
         return None
     text = (
-        "Bright is strange. Striped pixels lie above the model's own threshold, chosen on known pixels alone."
+        "Bright is strange. Striped pixels are unknown to the model: they lie above its own threshold, "
+        "chosen on known pixels alone."
     )
+    promised = [f"The threshold of `{name}` {words}." for name, words in (promises or {}).items()]
     return Section(
         "What it looks like",
-        text,
+        " ".join([text, *promised]),
         legend=tuple(zip(classes.names, classes.colours)),
         galleries=tuple(panel(example, classes.colours) for example in examples),
     )
@@ -196,6 +202,32 @@ def _anomaly_table(subjects: Sequence[Subject]) -> Table | None:
     columns = (Column("AUROC %", "higher"), Column("AP %", "higher"), Column("FPR95 %", "lower"))
     caption = "Finding unknown objects, pooled over all pixels"
     return _table("model: score", columns, rows, caption) if rows else None
+
+
+def _threshold_table(subjects: Sequence[Subject]) -> Table | None:
+    """What the models' own thresholds flag on each set."""
+    rows = []
+    for task in ("closed_set", "anomaly"):
+        for subject, key, entry in _entries(subjects, task):
+            found = entry.get("at_threshold")
+            if found is not None:
+                shares = (found.get(name) for name in ("flagged_known", "images_with_alarm", "recall"))
+                rows.append(
+                    (subject.name, key, *(None if share is None else 100 * share for share in shares))
+                )
+    columns = (
+        Column("flagged known pixels %", "lower", 2),
+        Column("normal images with an alarm %", "lower"),
+        Column("unknown pixels found %", "higher"),
+    )
+    return _table("model", columns, rows, "At the models' own thresholds") if rows else None
+
+
+def _promises(subjects: Sequence[Subject]) -> dict[str, str]:
+    """By name of a subject, what its threshold promises."""
+    entries = [each for task in ("closed_set", "anomaly") for each in _entries(subjects, task)]
+    found = {subject.name: entry["at_threshold"] for subject, _, entry in entries if "at_threshold" in entry}
+    return {name: each["promise"] for name, each in found.items()}
 
 
 def _table(subject: str, columns: tuple[Column, ...], rows: list[tuple], caption: str) -> Table:

@@ -137,6 +137,26 @@ def compare(results: Sequence[Mapping[str, Value]], *, paper: Sequence[str] = ()
     return Comparison((*columns, *(_quoted(name, keys) for name in paper)))
 
 
+def threshold_lines(results: Mapping[str, Value]) -> list[str]:
+    """One line for each set: what the model's own threshold flags there, and what it promises."""
+    known = ((key, entry.get("at_threshold")) for key, entry in results["sets"].items())
+    return [_threshold_line(key, found) for key, found in known if found is not None]
+
+
+def _threshold_line(key: str, found: JSON) -> str:
+    parts = [
+        text.format(100 * found[name], int(found.get("normal_images", 0)))
+        for name, text in {
+            "flagged_known": "{:.2f} % of an image's known pixels flagged",
+            "images_with_alarm": "an alarm in {:.1f} % of {} normal images",
+            "recall": "{:.1f} % of the unknown pixels found",
+        }.items()
+        if name in found
+    ]
+    measured = printable(f"{key}, above {found['threshold']:.4g}: {', '.join(parts)}")
+    return f"{measured} (the threshold {printable(found['promise'])})"
+
+
 def paper_models() -> tuple[str, ...]:
     """Names of the models whose figures are quoted from the paper."""
     return tuple(_paper()["models"])

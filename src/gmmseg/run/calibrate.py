@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 
 from gmmseg import distributed, inference
-from gmmseg.inference import Predictor
+from gmmseg.inference import FalseAlarms, Predictor
 from gmmseg.models import Calibration
 from gmmseg.models.calibration_file import write_calibration
 from gmmseg.models.saving import digest
@@ -19,12 +19,14 @@ def calibrate_folders(
     folders: Sequence[Path],
     dataset: SegmentationDataset,
     *,
+    false_alarms: FalseAlarms | None = None,
     device: torch.device | str | None = None,
     progress: Progress | None = None,
 ) -> dict[Path, Calibration]:
     """Calibrate saved weights on a labelled set and write what was found beside each; also returns it.
 
-    Images are looked at as `gmmseg predict` does. Folders that are not there are passed over, and folders
+    ``false_alarms``: what thresholds promise, see `gmmseg.inference.calibrate`. Images are looked at as
+    `gmmseg predict` does. Folders that are not there are passed over, and folders
     with the same weights share their calibration. With several processes each goes through its part of the
     images, and the first one writes.
     """
@@ -36,7 +38,9 @@ def calibrate_folders(
         found[folder] = (
             same[0]
             if same
-            else inference.calibrate(Predictor(model, device=device), dataset, progress=progress)
+            else inference.calibrate(
+                Predictor(model, device=device), dataset, false_alarms=false_alarms, progress=progress
+            )
         )
     # Written only now: until here other processes may read the folders.
     distributed.wait_for_all()
@@ -50,6 +54,7 @@ def calibrate(
     folder: Path,
     dataset: FingerprintedDataset,
     *,
+    false_alarms: FalseAlarms | None = None,
     device: torch.device | str | None = None,
     progress: Progress | None = None,
 ) -> dict[Path, Calibration]:
@@ -60,4 +65,10 @@ def calibrate(
     """
     known = judged_sets(folder, dataset)[0]
     with locked(run_folder_of(folder) or folder):
-        return calibrate_folders(weights_of(folder) or [folder], known, device=device, progress=progress)
+        return calibrate_folders(
+            weights_of(folder) or [folder],
+            known,
+            false_alarms=false_alarms,
+            device=device,
+            progress=progress,
+        )

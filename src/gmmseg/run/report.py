@@ -165,7 +165,13 @@ def _pictures(models: Mapping[str, Segmenter], datasets: Sequence[SegmentationDa
         for dataset in sorted(datasets, key=lambda each: each.label_space is not None)
         for index in _chosen(dataset)
     ]
-    return sections.pictures_section(examples, _classes(next(iter(models.values()))))
+    return sections.pictures_section(examples, _classes(next(iter(models.values()))), _promises(models))
+
+
+def _promises(models: Mapping[str, Segmenter]) -> dict[str, str]:
+    """By name, what the threshold of each model that has one promises."""
+    known = {name: model.calibration for name, model in models.items() if model.calibration is not None}
+    return {name: each.promise_text() for name, each in known.items() if each.threshold is not None}
 
 
 def _chosen(dataset: SegmentationDataset) -> list[int]:
@@ -186,7 +192,8 @@ def _example(models: Mapping[str, Segmenter], dataset: SegmentationDataset, inde
             predicted.labels.numpy(),
             predicted.posterior.amax(0).numpy(),
             predicted.anomaly.numpy(),
-            None if model.calibration is None else model.calibration.threshold,
+            predicted.threshold,
+            None if predicted.unknown is None else predicted.unknown.numpy(),
         )
     image, labels = sample.image.permute(1, 2, 0).numpy(), sample.labels.numpy()
     known = dataset.label_space is not None
