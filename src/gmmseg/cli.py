@@ -99,15 +99,18 @@ def train(
     Several GPUs: torchrun --standalone --nproc-per-node 8 -m gmmseg.cli train CONFIG. The same works for
     calibrate, evaluate and predict.
     """
+    from gmmseg import run
     from gmmseg.config import dump_config, load_config
 
-    settings = load_config(
-        config, [*(overrides or []), *([f"preset={preset}"] if preset is not None else [])]
-    )
+    words = [*(overrides or []), *([f"preset={preset}"] if preset is not None else [])]
+    settings = load_config(config, words)
+    folder = out or Path("runs") / settings.name
+    machine = run.machine_to_train_on(resume_from or (folder if resume else None), cpu)
+    settings = load_config(config, words, machine)
     if print_config:
         say(dump_config(settings), nl=False)
     else:
-        _train(settings, out or Path("runs") / settings.name, resume, resume_from, cpu)
+        _train(settings, folder, resume, resume_from, cpu)
 
 
 def _train(settings: "Config", folder: Path, resume: bool, resume_from: Path | None, cpu: bool) -> None:
@@ -116,7 +119,7 @@ def _train(settings: "Config", folder: Path, resume: bool, resume_from: Path | N
 
     source = named_checkpoint(resume_from) if resume_from else folder if resume else None
     with _stoppable():
-        weights = run.train(settings, folder, resume=source, cpu=cpu, say=note)
+        weights = run.train(settings, folder, resume=source, cpu=cpu, say=note, tell=say)
     if run.join_processes().is_main_process:
         say(f"weights in {weights}")
 

@@ -11,7 +11,7 @@ from gmmseg import distributed
 from gmmseg.atomic import write_bytes
 from gmmseg.config import Config, dump_config
 from gmmseg.distributed import Say
-from gmmseg.models import Segmenter
+from gmmseg.models import Calibration, Segmenter
 from gmmseg.models.saving import RUN_PARTS, WEIGHTS_FILE
 from gmmseg.run.building import (
     make_crops,
@@ -25,6 +25,7 @@ from gmmseg.run.building import (
 )
 from gmmseg.run.calibrate import calibrate_folders
 from gmmseg.run.resuming import check_resumable, describe_run
+from gmmseg.run.telling import closing, header
 from gmmseg.samples import SegmentationDataset
 from gmmseg.training.cached_crops import FOLDER, remove_crops
 from gmmseg.training.checkpoint import (
@@ -43,17 +44,24 @@ FINISHED_FILE = "finished.json"
 
 
 def train(
-    config: Config, folder: Path, *, resume: Path | None = None, cpu: bool = False, say: Say | None = None
+    config: Config,
+    folder: Path,
+    *,
+    resume: Path | None = None,
+    cpu: bool = False,
+    say: Say | None = None,
+    tell: Say | None = None,
 ) -> Path:
     """Train what ``config`` says in the run folder ``folder``; returns the folder of the exported weights.
 
     The folder then holds config.yaml, log.jsonl, checkpoints/, best/ (weights of the best validation) and
     final/ (weights of the last step), both calibrated. ``resume`` is a run folder, whose newest
     checkpoint is taken, or a checkpoint file; only ``folder`` itself may hold none yet. ``say`` is told what
-    a resumed run does differently, and how large a file of cached crops will be.
+    a resumed run does differently, and how large a file of cached crops will be; ``tell`` what is trained,
+    before the first step, and what came of it, after the last.
     """
     accelerator = Accelerator(mixed_precision=config.train.precision, cpu=cpu or must_use_cpu())
-    say = distributed.said_once(say)
+    say, tell = distributed.said_once(say), distributed.said_once(tell)
     set_seed(config.train.seed)
     dataset, validation = training_data(config.data), validation_data(config.data)
     refuse_unlabelled(dataset)
@@ -70,13 +78,16 @@ def train(
         trainer = make_trainer(config, segmenter, loader, accelerator, folder, validation, about, crops)
         if state is not None:
             _restore(trainer, state, say)
+        tell(header(config, dataset, validation, trainer))
         if crops is not None:
             crops.make(trainer.segmenter, autocast=accelerator.autocast, say=say)
         if accelerator.is_main_process:
             write_bytes(folder / "config.yaml", dump_config(config).encode())
         trained = _run(trainer, cpu)
-        _export(trained, trainer.step, folder, validation, accelerator.device)
+        found = _export(trained, trainer.step, folder, validation, accelerator.device)
         _remove_crops(folder)
+    if accelerator.is_main_process:
+        tell(closing(config, folder, validation, found))
     return folder / "final"
 
 
@@ -146,13 +157,18 @@ def _export(
     folder: Path,
     validation: SegmentationDataset | None,
     device: torch.device,
-) -> None:
-    """Write final/, calibrate it and best/ (all processes take part), and note that the run is finished."""
+) -> dict[Path, Calibration]:
+    """Write final/, calibrate it and best/ (all processes take part), and note that the run is finished.
+
+    Returns what was found for each folder of weights, best/ first.
+    """
     if distributed.rank() == 0:
         trained.save_pretrained(folder / "final")
     distributed.wait_for_all()
+    found = {}
     if validation is not None:
-        calibrate_folders([folder / part for part in RUN_PARTS], validation, device=device)
+        found = calibrate_folders([folder / part for part in RUN_PARTS], validation, device=device)
     if distributed.rank() == 0:
         write_bytes(folder / FINISHED_FILE, json.dumps({"step": step}).encode())
     distributed.wait_for_all()
+    return found
