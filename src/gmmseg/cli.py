@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gmmseg.cli_masks import convert_masks
 from gmmseg.cli_options import (
     BoundariesOption,
     CalibrateOption,
@@ -487,6 +488,9 @@ def convert_coco_stuff(
     with Bar("converting") as bar:
         counts = convert(raw, out, progress=bar)
     say(", ".join(f"{split}: {count}" for split, count in counts.items()))
+
+
+data_app.command()(convert_masks)
 
 
 # What the commands share --------------------------------------------------------------------------------

@@ -43,6 +43,7 @@ LAYOUTS = {
     "segment_me_anomaly": _anomaly(anomaly.segment_me_anomaly, val=10, test=100),
     "segment_me_obstacle": _anomaly(anomaly.segment_me_obstacle, val=30, test=None),
     "lost_and_found": _anomaly(anomaly.lost_and_found, test=None, train=None),
+    "anomaly_folder": Layout(anomaly.anomaly_folder, anomaly.anomaly_folder_splits, None),
 }
 BUILT_IN = {"scenes": tuple(LENGTHS), "scenes_anomaly": tuple(ANOMALY_LENGTHS)}
 DATASETS = (*LAYOUTS, *BUILT_IN)
@@ -94,7 +95,7 @@ def find_root(name: str, root: str | Path | None) -> Path:
 
 
 def _chosen(name: str, split: str | None, splits: tuple[str, ...], anomaly_set: bool) -> str:
-    if split is None and anomaly_set:
+    if split is None and anomaly_set and splits:
         return splits[0]
     if split not in splits:
         raise DataError(f"{name} has no split {split!r}; there are: {', '.join(splits) or 'none'}")

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from gmmseg.data.catalog import Layout, find_layout, find_root
-from gmmseg.data.paired import NOTHING_LABELLED, Pair
+from gmmseg.data.paired import NO_ANOMALY, NOTHING_LABELLED, Pair
 from gmmseg.data.reading import DataError, read_ids, read_image
 from gmmseg.samples import Progress
 
@@ -120,12 +120,21 @@ def check_dataset(name: str, root: str | Path, progress: Progress | None = None)
             done += 1
             if progress:
                 progress(done, total, pair.name)
-        if listing.pairs and not judged.pixels.any() and not judged.problems:
-            judged.problems.append(f"{folder}, split {split}: {NOTHING_LABELLED}")
+        if listing.pairs and not judged.problems:
+            judged.problems += _emptiness(judged, f"{folder}, split {split}", layout.label_space is None)
         report.splits[split] = judged
     if not report.splits:
         report.problems.append(f"{folder}: no images found; expected {_expectation(layout)}")
     return report
+
+
+def _emptiness(report: SplitReport, where: str, anomaly_set: bool) -> list[str]:
+    """What is amiss with a split whose files are all in order and say nothing."""
+    if not report.pixels.any():
+        return [f"{where}: {NOTHING_LABELLED}"]
+    if anomaly_set and not report.pixels[1]:
+        return [f"{where}: {NO_ANOMALY}"]
+    return []
 
 
 def _expectation(layout: Layout) -> str:

@@ -178,7 +178,7 @@ def make_loader(
 def validate(segmenter: Segmenter, dataset: SegmentationDataset) -> dict[str, float]:
     """Closed-set numbers for the log; ``score`` (the mIoU) chooses the best weights.
 
-    The IoU of a class is under CLASS_IOU and its name; classes that no pixel is of, or is taken for, have none.
+    The IoU of a class is under CLASS_IOU and its name; a class that no pixel is of, or taken for, has none.
     """
     entry = evaluate_closed_set(Predictor(segmenter), dataset, classwise=False)
     metrics = entry["metrics"]

@@ -122,8 +122,15 @@ def _next_commands(
     return (
         shlex.join(["gmmseg", "evaluate", str(folder), "--data", spec]),
         shlex.join(
-            ["gmmseg", "predict", str(image or "PHOTOS"), "--model", str(folder)]
-            + ["--out", str(folder / "pictures")]
+            [
+                "gmmseg",
+                "predict",
+                str(image or "PHOTOS"),
+                "-m",
+                str(folder),
+                "--out",
+                str(folder / "pictures"),
+            ]
         ),
     )
 

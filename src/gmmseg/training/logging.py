@@ -1,4 +1,4 @@
-"""What a run says while it runs: a JSON line per entry, lines above a progress bar, optionally TensorBoard."""
+"""What a run says while it runs: JSON lines in a file, lines above a progress bar, optionally TensorBoard."""
 
 import json
 import time
