@@ -78,13 +78,18 @@ def _refuse_odd_names(path: Path, names: Sequence[str]) -> None:
 
 
 def _colour(path: Path, number: int, line: re.Match[str]) -> Colour:
-    red, green, blue = (int(line[part][:9]) for part in ("red", "green", "blue"))
+    red, green, blue = (_number(line[part]) for part in ("red", "green", "blue"))
     if max(red, green, blue) > 255:
         raise DataError(
             f"{path}: line {number} ({line[0]!r}) ends in three numbers, but a colour has none above 255; "
             "correct it, or put the colour of the class behind a name that ends in numbers"
         )
     return red, green, blue
+
+
+def _number(digits: str) -> int:
+    """Their value; 256 stands for any that is too long to be one of a colour."""
+    return int(digits) if len(digits) < 10 else 256
 
 
 def _refuse_same_colour(path: Path, names: Sequence[str], colours: Sequence[Colour]) -> None:

@@ -76,19 +76,21 @@ def train(
         segmenter = make_segmenter(config, dataset).to(accelerator.device)
         loader = make_loader(config, dataset, folder, accelerator, crops)
         trainer = make_trainer(config, segmenter, loader, accelerator, folder, validation, about, crops)
-        if state is not None:
-            _restore(trainer, state, say)
+        _restore(trainer, state, say)
         tell(header(config, dataset, validation, trainer))
         if crops is not None:
             crops.make(trainer.segmenter, autocast=accelerator.autocast, say=say)
-        if accelerator.is_main_process:
-            write_bytes(folder / "config.yaml", dump_config(config).encode())
-        trained = _run(trainer, cpu)
-        found = _export(trained, trainer.step, folder, validation, accelerator.device)
+        _write_config(config, folder)
+        found = _export(_run(trainer, cpu), trainer.step, folder, validation, accelerator.device)
         _remove_crops(folder)
-    if accelerator.is_main_process:
         tell(closing(config, folder, validation, found))
     return folder / "final"
+
+
+def _write_config(config: Config, folder: Path) -> None:
+    """What a resumed run is started with, and what says what the run was."""
+    if distributed.rank() == 0:
+        write_bytes(folder / "config.yaml", dump_config(config).encode())
 
 
 def _run(trainer: Trainer, cpu: bool) -> Segmenter:
@@ -125,8 +127,10 @@ def _state_to_go_on_from(
     return state
 
 
-def _restore(trainer: Trainer, state: TrainingState, say: Say) -> None:
-    """Give the trainer its state, and set checkpoints aside that this run no longer leads to."""
+def _restore(trainer: Trainer, state: TrainingState | None, say: Say) -> None:
+    """Give the trainer the saved state, if there is one, and set checkpoints aside that it does not lead to."""
+    if state is None:
+        return
     try:
         trainer.load_state_dict(state)
     except (RuntimeError, ValueError, KeyError, TypeError, AttributeError) as error:
