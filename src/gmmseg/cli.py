@@ -3,6 +3,7 @@
 The commands stand first, each registered by its decorator; then what they have in common, and `main`.
 """
 
+import inspect
 import os
 import sys
 import warnings
@@ -54,7 +55,6 @@ UNEXPECTED = "internal error"
 app = typer.Typer(
     name="gmmseg",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     help="Segmentation that knows what it does not know: train, evaluate and use models.",
 )
@@ -588,12 +588,22 @@ def _record(results: JSON, target: Path) -> None:
     say(f"results in {target}")
 
 
+def _join_lines_of_help() -> None:
+    """Make each paragraph of a command's docstring one line, which the terminal breaks where it ends."""
+    for command in (*app.registered_commands, *data_app.registered_commands):
+        paragraphs = (inspect.getdoc(command.callback) or "").split("\n\n")
+        command.help = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
+
+
+_join_lines_of_help()
+
+
 def main() -> None:
     """Run a command; errors a user can correct are one line, without traceback (GMMSEG_DEBUG=1 shows it)."""
     try:
         with warnings.catch_warnings():
             warnings.showwarning = lambda message, *where, **more: note(str(message))
-            app()
+            app(prog_name="gmmseg")
     except SystemExit as done:
         if not done.code:
             _leave_process_group()

@@ -128,7 +128,7 @@ def _state_to_go_on_from(
 
 
 def _restore(trainer: Trainer, state: TrainingState | None, say: Say) -> None:
-    """Give the trainer the saved state, if there is one, and set checkpoints aside that it does not lead to."""
+    """Give the trainer the saved state, if there is one, and set checkpoints aside that it does not reach."""
     if state is None:
         return
     try:
