@@ -9,8 +9,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 from PIL import Image
 
+import gmmseg
 from gmmseg import cli
 from gmmseg.config import load_config
 from gmmseg.data.spaces import load_label_space
@@ -65,10 +67,9 @@ def test_the_commands_of_the_data_page_work_as_printed(own_data, monkeypatch):
     assert len(commands) >= 5
     for command in commands:
         monkeypatch.setattr(sys, "argv", shlex.split(command))
-        try:
+        with pytest.raises(SystemExit) as left:
             cli.main()
-        except SystemExit as left:
-            assert not left.code, command
+        assert not left.value.code, command
 
 
 def _table(page, first_cell):
@@ -103,3 +104,14 @@ def test_the_page_on_the_papers_tables_agrees_with_the_paper_and_the_configurati
         assert (em.memory, em.memory_float16) == ("queue", False)
         numbers = len(load_label_space(data)) * head.components * em.memory_size * head.dim
         assert work["memory of EM per process, `preset: paper`"][column] == f"{4 * numbers / 1e9:.1f} GB"
+
+
+def test_the_citation_is_of_this_version_and_of_the_paper_that_the_readme_cites():
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert citation["version"] == gmmseg.__version__
+    paper = citation["preferred-citation"]
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    authors = " and ".join(f"{each['family-names']}, {each['given-names']}" for each in paper["authors"])
+    assert f"author    = {{{authors}}}" in readme
+    assert paper["title"] in re.search(r"title     = {(.*)}", readme)[1].replace("{", "").replace("}", "")
+    assert paper["url"] in readme

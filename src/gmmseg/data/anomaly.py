@@ -131,7 +131,7 @@ def anomaly_folder_splits(root: Path) -> tuple[str, ...]:
             f"{images}: holds folders, which are splits ({folders[0]}), and images beside them "
             f"({loose[0].name}); move the images into a folder"
         )
-    return folders or ((WHOLE,) if images.is_dir() else ())
+    return folders or (WHOLE,)
 
 
 def _folders(images: Path) -> tuple[str, ...]:

@@ -101,7 +101,7 @@ def find_root(name: str, root: str | Path | None) -> Path:
 
 
 def _chosen(name: str, split: str | None, splits: tuple[str, ...], anomaly_set: bool) -> str:
-    if split is None and anomaly_set and splits:
+    if split is None and anomaly_set:
         return splits[0]
     if split not in splits:
         raise DataError(f"{name} has no split {split!r}; there are: {', '.join(splits) or 'none'}")

@@ -5,6 +5,7 @@ the memory. `hf_stream` copies nothing: rows are read out of the parquet files, 
 """
 
 import json
+import os
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -194,15 +195,17 @@ def _place_and_columns(name: str, root: str | Path | None) -> tuple[str, tuple[s
     """The folder or the name on the hub, and the columns named behind an @."""
     if root is None:
         raise DataError(f"{name}: say which set, {name}:owner/name or {name}:FOLDER (data.root=... to train)")
-    text = str(Path(root).expanduser())
+    text = os.path.expanduser(root)
     place, at, columns = text.rpartition("@")
     if not at or Path(text).exists():
         place, columns = text, ""
     if columns and columns.count(",") != 1:
         raise DataError(f"{text}: behind the @ come two columns, IMAGE,LABELS")
     image, _, labels = columns.partition(",")
-    if not Path(place).is_dir() and (place.startswith((".", "/")) or place.count("/") > 1):
-        raise DataError(f"{place}: there is no such folder of parquet files")
+    if not Path(place).is_dir() and (place.startswith((".", "/")) or place.count("/") != 1):
+        raise DataError(
+            f"{place}: there is no such folder of parquet files; a set on the hub is called owner/name"
+        )
     return place, (image, labels) if columns else None
 
 
