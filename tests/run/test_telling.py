@@ -95,7 +95,7 @@ def test_a_set_without_files_and_without_validation_has_its_header_and_its_comma
     settings = [*SETTINGS, "train.steps=1", "data.validation_split=null", "preset=softmax"]
     train(load_config("scenes", settings), tmp_path / "run", cpu=True, tell=said.append)
     start, end = said
-    assert "scenes: 400 images to train on, no validation" in start
+    assert "scenes: 600 images to train on, no validation" in start
     assert "softmax head" in start
     assert end.splitlines() == [
         "next:",

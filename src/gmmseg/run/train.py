@@ -27,7 +27,7 @@ from gmmseg.run.calibrate import calibrate_folders
 from gmmseg.run.resuming import check_resumable, describe_run
 from gmmseg.run.telling import closing, header
 from gmmseg.samples import SegmentationDataset
-from gmmseg.training.cached_crops import FOLDER, remove_crops
+from gmmseg.training.cached_crops import FOLDER, CachedCrops, remove_crops
 from gmmseg.training.checkpoint import (
     CheckpointError,
     TrainingState,
@@ -57,8 +57,7 @@ def train(
     The folder then holds config.yaml, log.jsonl, checkpoints/, best/ (weights of the best validation) and
     final/ (weights of the last step), both calibrated. ``resume`` is a run folder, whose newest
     checkpoint is taken, or a checkpoint file; only ``folder`` itself may hold none yet. ``say`` is told what
-    a resumed run does differently, and how large a file of cached crops will be; ``tell`` what is trained,
-    before the first step, and what came of it, after the last.
+    a resumed run does differently and how large cached crops are, ``tell`` what is trained and what came of it.
     """
     accelerator = Accelerator(mixed_precision=config.train.precision, cpu=cpu or must_use_cpu())
     say, tell = distributed.said_once(say), distributed.said_once(tell)
@@ -78,13 +77,18 @@ def train(
         trainer = make_trainer(config, segmenter, loader, accelerator, folder, validation, about, crops)
         _restore(trainer, state, say)
         tell(header(config, dataset, validation, trainer))
-        if crops is not None:
-            crops.make(trainer.segmenter, autocast=accelerator.autocast, say=say)
+        _cache(crops, trainer, say)
         _write_config(config, folder)
         found = _export(_run(trainer, cpu), trainer.step, folder, validation, accelerator.device)
         _remove_crops(folder)
         tell(closing(config, folder, validation, found))
     return folder / "final"
+
+
+def _cache(crops: CachedCrops | None, trainer: Trainer, say: Say) -> None:
+    """Compute the maps of the crops, where the run is to be trained on some."""
+    if crops is not None:
+        crops.make(trainer.segmenter, autocast=trainer.accelerator.autocast, say=say)
 
 
 def _write_config(config: Config, folder: Path) -> None:
