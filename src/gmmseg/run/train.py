@@ -57,7 +57,7 @@ def train(
     The folder then holds config.yaml, log.jsonl, checkpoints/, best/ (weights of the best validation) and
     final/ (weights of the last step), both calibrated. ``resume`` is a run folder, whose newest
     checkpoint is taken, or a checkpoint file; only ``folder`` itself may hold none yet. ``say`` is told what
-    a resumed run does differently and how large cached crops are, ``tell`` what is trained and what came of it.
+    a resumed run does differently and how large cached crops are, ``tell`` what is trained and its outcome.
     """
     accelerator = Accelerator(mixed_precision=config.train.precision, cpu=cpu or must_use_cpu())
     say, tell = distributed.said_once(say), distributed.said_once(tell)
