@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test test-slow check format clean
+.PHONY: demo test test-slow check wheel-check format clean
 
 # Installed anew only when the package's metadata or the pins change.
 $(VENV)/.installed: pyproject.toml constraints.txt
@@ -26,6 +26,21 @@ check: $(VENV)/.installed
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+
+# The package as others install it: built, unpacked beside the repository's own code, and used from another folder.
+WHEEL := $(CURDIR)/build/wheel
+AS_INSTALLED := cd $(WHEEL)/elsewhere && PYTHONPATH=$(WHEEL)/site $(CURDIR)/$(BIN)/python
+wheel-check: $(VENV)/.installed
+	rm -rf $(WHEEL)
+	mkdir -p $(WHEEL)/elsewhere
+	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir $(WHEEL) .
+	$(BIN)/python -m pip install --quiet --no-deps --target $(WHEEL)/site $(WHEEL)/gmmseg-*.whl
+	$(AS_INSTALLED) -c 'import gmmseg; assert gmmseg.__file__.startswith("$(WHEEL)"), gmmseg.__file__'
+	$(AS_INSTALLED) $(WHEEL)/site/bin/gmmseg --version
+	$(AS_INSTALLED) $(WHEEL)/site/bin/gmmseg zoo > zoo.txt
+	$(AS_INSTALLED) -m gmmseg configs > configs.txt
+	$(AS_INSTALLED) -m gmmseg train folder machine=cpu --print-config > config.yaml
+	$(AS_INSTALLED) -c 'from gmmseg.data import load_label_space; load_label_space("cityscapes")'
 
 format: $(VENV)/.installed
 	$(BIN)/ruff check --fix

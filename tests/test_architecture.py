@@ -17,6 +17,7 @@ GROUND = {
     "images",
     "printable",
     "json_tree",
+    "hub_access",
 }  # single files that stand on nothing
 BELOW = {
     **{file: set() for file in sorted(GROUND)},
@@ -39,8 +40,11 @@ DOORS = {
     "annotated_types": {"bounds.py"},
     "yaml": {"config.py"},
     "pydantic": {"config.py"},
-    "typer": {"cli.py", "cli_adapt.py", "cli_options.py", "cli_shared.py", "terminal.py"},
-    "huggingface_hub": {"models/saving.py", "models/hub.py"},
+    "typer": {"cli.py", "cli_adapt.py", "cli_masks.py", "cli_options.py", "cli_shared.py", "terminal.py"},
+    "huggingface_hub": {"models/saving.py", "models/hub.py", "hub_access.py", "data/parquet.py"},
+    "datasets": {"data/parquet.py", "data/parquet_columns.py"},
+    "pyarrow": {"data/parquet.py"},
+    "fsspec": {"data/parquet.py"},
     "av": {"inference/video.py"},
     "h5py": {"evaluation/score_files.py"},
 }

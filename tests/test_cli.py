@@ -82,3 +82,45 @@ def test_the_preset_option_is_the_override_of_that_name():
     assert result.output == dump_config(load_config("scenes", ["preset=paper", "em.loops=2"]))
     refused = CliRunner().invoke(app, [*words, "papre"])
     assert "preset is 'papre': choose paper" in str(refused.exception)
+
+
+def _commands(group, above=()):
+    for name, command in group.commands.items():
+        words = (*above, name)
+        yield words, command
+        if getattr(command, "commands", None):
+            yield from _commands(command, words)
+
+
+def test_no_help_is_cut_where_the_terminal_is_narrow(monkeypatch):
+    """Every word of every help text is there in 80 columns; boxes and line ends apart."""
+    import typer
+    from typer.testing import CliRunner
+
+    from gmmseg.cli import app
+
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TERMINAL_WIDTH", "80")
+    squashed = {ord(each): None for each in " \n│╭╮╰╯─"}
+    for words, command in _commands(typer.main.get_command(app)):
+        output = CliRunner().invoke(app, [*words, "--help"]).output
+        assert "…" not in output
+        assert max(map(len, output.splitlines())) <= 80
+        for text in (command.help, *(option.help for option in command.params)):
+            assert (text or "").translate(squashed) in output.translate(squashed), (words, text)
+
+
+def test_the_package_is_the_command_and_completes_in_the_shell():
+    code = (
+        "import os, runpy, sys\nsys.argv = ['gmmseg', *%r]\nos.environ.update(%r)\n"
+        "try: runpy.run_module('gmmseg', run_name='__main__')\nexcept SystemExit: pass"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", code % (["--version"], {})], capture_output=True, text=True, timeout=120
+    )
+    assert run.stdout.startswith("gmmseg ")
+    wanted = {"_GMMSEG_COMPLETE": "complete_bash", "COMP_WORDS": "gmmseg da", "COMP_CWORD": "1"}
+    script = code % ([], wanted)
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
+    assert run.stdout.split() == ["data"], run.stderr
+    assert not modules_after(script) & {"torch", *HEAVY}

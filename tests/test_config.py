@@ -209,3 +209,59 @@ def test_names_that_are_not_there_are_refused_with_those_that_are():
         load_config("absent")
     with pytest.raises(ConfigError, match=r"section.key=value"):
         load_config("scenes", ["steps"])
+
+
+ON_CPU = "train: {steps: 9, batch_size: 2}\non_cpu:\n  train: {steps: 3}\n  model: {name: fcn_resnet18}\n"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "machine", "taken"),
+    [
+        ([], "gpu", ("gpu", 9)),
+        ([], "cpu", ("cpu", 3)),
+        (["train.steps=5"], "cpu", ("cpu", 5)),
+        (["model.weights=file.pth"], "cpu", ("cpu", 3)),
+        (["model.name=tiny_unet"], "cpu", ("gpu", 9)),  # a network of one's own brings its own settings
+        (["model.weights=null"], "cpu", ("gpu", 9)),  # a frozen backbone must not be a random one
+        (["model.name=tiny_unet", "machine=cpu"], "cpu", ("cpu", 3)),
+        (["machine=gpu"], "cpu", ("gpu", 9)),
+        (["machine=cpu"], "gpu", ("cpu", 3)),
+        (["preset=softmax"], "cpu", ("cpu", 3)),
+    ],
+)
+def test_a_file_may_hold_settings_for_a_machine_without_a_gpu(tmp_path, overrides, machine, taken):
+    (tmp_path / "own.yaml").write_text(ON_CPU)
+    config = load_config(tmp_path / "own.yaml", overrides, machine)
+    assert (config.machine, config.train.steps) == taken
+    assert config.train.batch_size == 2  # what on_cpu does not say is as in the file
+    (tmp_path / "saved.yaml").write_text(dump_config(config))  # as a run saves it: on every machine the same
+    for where in ("gpu", "cpu"):
+        saved = load_config(tmp_path / "saved.yaml", machine=where)
+        assert (saved, saved.machine) == (config, config.machine)
+
+
+def test_odd_settings_for_a_machine_are_refused(tmp_path):
+    path = tmp_path / "own.yaml"
+    for text, said in (
+        ("on_cpu: {train: {stepz: 3}}", r"own\.yaml, on_cpu: unknown key 'train\.stepz'"),
+        ("on_cpu: fast", r"own\.yaml: on_cpu is a section of keys"),
+        ("on_cpu: {on_cpu: {}}", r"own\.yaml, on_cpu: unknown key 'on_cpu'"),
+        ("machine: tpu", r"machine: choose 'gpu' or 'cpu', got 'tpu'"),
+    ):
+        path.write_text(text)
+        with pytest.raises(ConfigError, match=said):
+            load_config(path)
+    for words, said in (
+        (["machine=cpu"], "one kind of machine"),
+        (["on_cpu.train.steps=3"], "unknown key 'on_cpu'"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            load_config("scenes", words)
+
+
+def test_the_folder_recipe_for_a_cpu_trains_what_it_can_in_minutes():
+    config = load_config("folder", machine="cpu")
+    assert config.model.name == "light_efficientnet_lite0"
+    assert (config.model.weights, config.train.backbone_multiplier) == ("pretrained", 0)
+    assert config.train.cached_crops > 0
+    assert config.train.steps < load_config("folder").train.steps

@@ -1,5 +1,6 @@
-"""Every Python block in README and docs runs, and so do the commands of pages named here."""
+"""Every Python block in README and docs runs, and so do the shell blocks that small data suffice for."""
 
+import json
 import re
 import shlex
 import subprocess
@@ -9,10 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import yaml
 from PIL import Image
 
 import gmmseg
 from gmmseg import cli
+from gmmseg.config import load_config
+from gmmseg.data.spaces import load_label_space
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -69,3 +73,82 @@ def test_links_between_pages_lead_somewhere():
     for page in PAGES:
         for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", page.read_text(encoding="utf-8")):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+@pytest.fixture
+def own_data(tmp_path, monkeypatch):
+    """Small folders under the names that docs/datasets.md gives them."""
+    datasets = pytest.importorskip("datasets")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    ids = np.random.default_rng(0).integers(0, 2, (6, 8), np.uint8)
+    image = Image.fromarray(np.random.default_rng(1).integers(0, 255, (6, 8, 3), np.uint8))
+    folders = ("mymasks/train", "mydata/images/train", "myanomalies/images", "myanomalies/masks", "myparquet")
+    for folder in folders:
+        Path(folder).mkdir(parents=True)
+    colours = np.array([(128, 64, 128), (70, 130, 180), (0, 0, 0)], np.uint8)
+    Image.fromarray(colours[np.where(ids, 1, [0, 2] * 4)]).save("mymasks/train/a.png")
+    Path("mydata/classes.txt").write_text("road 128 64 128\nopen sky 70 130 180\n")
+    for place in ("mydata/images/train/a.jpg", "myanomalies/images/a.jpg"):
+        image.save(place)
+    Image.fromarray(ids).save("myanomalies/masks/a.png")
+    features = datasets.Features({"image": datasets.Image(), "label": datasets.Image()})
+    rows = datasets.Dataset.from_list([{"image": image, "label": Image.fromarray(ids)}], features=features)
+    rows.to_parquet("myparquet/train.parquet")
+    Path("myparquet/id2label.json").write_text('{"0": "road", "1": "sky"}')
+
+
+def test_the_commands_of_the_data_page_work_as_printed(own_data, monkeypatch):
+    page = (ROOT / "docs" / "datasets.md").read_text(encoding="utf-8")
+    commands = "".join(re.findall(r"```sh\n(.*?)```", page, re.DOTALL)).splitlines()
+    assert len(commands) >= 5
+    for command in commands:
+        monkeypatch.setattr(sys, "argv", shlex.split(command))
+        with pytest.raises(SystemExit) as left:
+            cli.main()
+        assert not left.value.code, command
+
+
+def _table(page, first_cell):
+    """Rows of the table whose head begins with ``first_cell``, by their first cell."""
+    lines = page[page.index(first_cell) :].split("\n\n")[0].splitlines()[2:]
+    rows = ([cell.strip() for cell in line.strip("|").split("|")] for line in lines)
+    return {row[0].strip("`"): row[1:] for row in rows}
+
+
+def test_the_page_on_the_papers_tables_agrees_with_the_paper_and_the_configurations():
+    page = (ROOT / "docs" / "reproducing.md").read_text(encoding="utf-8")
+    paper = json.loads((ROOT / "src/gmmseg/report/paper_results.json").read_text())["models"]
+    sets = ("ade20k", "cityscapes", "coco_stuff_10k")
+    names = {"fcn": "FCN", "deeplabv3plus": "DeepLabV3+", "ocrnet": "OCRNet"}
+    names |= {"upernet": "UPerNet", "segformer": "SegFormer", "mask2former": "Mask2Former"}
+    targets = _table(page, "| | ADE20K val |")
+    assert len(targets) == 6
+    for network, cells in targets.items():
+        name = names[network.split("_")[0]]
+        both = [[paper[each]["sets"][data]["miou"] for data in sets] for each in (name, f"GMMSeg-{name}")]
+        assert cells == [f"{base} -> {ours}" for base, ours in zip(*both)]
+    work = _table(page, "| | ADE20K |")
+    for column, data in enumerate(sets):
+        configs = {network: load_config(f"{data}_{network}") for network in targets}
+        usual, masks = configs["fcn_resnet101"], configs["mask2former_swin_large"]
+        assert f"{usual.train.steps:,} x {8 * usual.train.batch_size}" in work["steps x images"][column]
+        if masks.train.steps != usual.train.steps:
+            assert f"{masks.train.steps:,} x {8 * masks.train.batch_size}" in work["steps x images"][column]
+        crops = [str(each.data.crop[0]) for each in (usual, masks)]
+        assert work["crop"][column] == f"{crops[0]} (Mask2Former: {crops[1]})"
+        head, em = usual.model.head, usual.em
+        assert (em.memory, em.memory_float16) == ("queue", False)
+        numbers = len(load_label_space(data)) * head.components * em.memory_size * head.dim
+        assert work["memory of EM per process, `preset: paper`"][column] == f"{4 * numbers / 1e9:.1f} GB"
+
+
+def test_the_citation_is_of_this_version_and_of_the_paper_that_the_readme_cites():
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert citation["version"] == gmmseg.__version__
+    paper = citation["preferred-citation"]
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    authors = " and ".join(f"{each['family-names']}, {each['given-names']}" for each in paper["authors"])
+    assert f"author    = {{{authors}}}" in readme
+    assert paper["title"] in re.search(r"title     = {(.*)}", readme)[1].replace("{", "").replace("}", "")
+    assert paper["url"] in readme

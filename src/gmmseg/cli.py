@@ -3,6 +3,7 @@
 The commands stand first, each registered by its decorator; then what they have in common, and `main`.
 """
 
+import inspect
 import os
 import sys
 import warnings
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from gmmseg.cli_adapt import adapt
+from gmmseg.cli_masks import convert_masks
 from gmmseg.cli_options import (
     BoundariesOption,
     CalibrateOption,
@@ -63,7 +65,6 @@ UNEXPECTED = "internal error"
 app = typer.Typer(
     name="gmmseg",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     help="Segmentation that knows what it does not know: train, evaluate and use models.",
 )
@@ -110,15 +111,18 @@ def train(
     Several GPUs: torchrun --standalone --nproc-per-node 8 -m gmmseg.cli train CONFIG. The same works for
     calibrate, evaluate and predict.
     """
+    from gmmseg import run
     from gmmseg.config import dump_config, load_config
 
-    settings = load_config(
-        config, [*(overrides or []), *([f"preset={preset}"] if preset is not None else [])]
-    )
+    words = [*(overrides or []), *([f"preset={preset}"] if preset is not None else [])]
+    settings = load_config(config, words)
+    folder = out or Path("runs") / settings.name
+    machine = run.machine_to_train_on(resume_from or (folder if resume else None), cpu)
+    settings = load_config(config, words, machine)
     if print_config:
         say(dump_config(settings), nl=False)
     else:
-        _train(settings, out or Path("runs") / settings.name, resume, resume_from, cpu)
+        _train(settings, folder, resume, resume_from, cpu)
 
 
 def _train(settings: "Config", folder: Path, resume: bool, resume_from: Path | None, cpu: bool) -> None:
@@ -127,7 +131,7 @@ def _train(settings: "Config", folder: Path, resume: bool, resume_from: Path | N
 
     source = named_checkpoint(resume_from) if resume_from else folder if resume else None
     with _stoppable():
-        weights = run.train(settings, folder, resume=source, cpu=cpu, say=note)
+        weights = run.train(settings, folder, resume=source, cpu=cpu, say=note, tell=say)
     if run.join_processes().is_main_process:
         say(f"weights in {weights}")
 
@@ -526,6 +530,9 @@ def convert_coco_stuff(
     say(", ".join(f"{split}: {count}" for split, count in counts.items()))
 
 
+data_app.command()(convert_masks)
+
+
 # What the commands share --------------------------------------------------------------------------------
 
 
@@ -585,12 +592,22 @@ def _record(results: JSON, target: Path) -> None:
     say(f"results in {target}")
 
 
+def _join_lines_of_help() -> None:
+    """Make each paragraph of a command's docstring one line, which the terminal breaks where it ends."""
+    for command in (*app.registered_commands, *data_app.registered_commands):
+        paragraphs = (inspect.getdoc(command.callback) or "").split("\n\n")
+        command.help = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
+
+
+_join_lines_of_help()
+
+
 def main() -> None:
     """Run a command; errors a user can correct are one line, without traceback (GMMSEG_DEBUG=1 shows it)."""
     try:
         with warnings.catch_warnings():
             warnings.showwarning = lambda message, *where, **more: note(str(message))
-            app()
+            app(prog_name="gmmseg")
     except SystemExit as done:
         if not done.code:
             _leave_process_group()

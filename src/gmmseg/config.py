@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 Tree = dict[str, object]
 """A configuration, or a section of one: values and sections by key."""
+Machine = Literal["gpu", "cpu"]
+"""What settings are made for; a file may hold others for a machine without a GPU, under ``on_cpu``."""
 SHIPPED = files("gmmseg") / "configs"
 LARGEST = 1_000_000
 """Bytes of a configuration file; a hundred times what all settings take."""
@@ -101,6 +103,8 @@ class Config:
     preset: Literal["default", "paper", "reference", "softmax"] = field(default="default", compare=False)
     """The word that gave head, EM, loss weights and sampling their values, before single fields were set.
     Two configurations with the same fields are equal, whichever word they came from."""
+    machine: Machine = field(default="gpu", compare=False)
+    """cpu where the values under ``on_cpu`` of the file were taken, made for a machine without a GPU."""
     data: DataSettings = DataSettings()
     model: ModelSettings = ModelSettings()
     em: EMSettings = PRESETS["default"]
@@ -112,16 +116,41 @@ class Config:
         self.inference.override()  # refuses what no window can have
 
 
-def load_config(source: str | Path, overrides: list[str] | tuple[str, ...] = ()) -> Config:
+def load_config(
+    source: str | Path, overrides: list[str] | tuple[str, ...] = (), machine: Machine = "gpu"
+) -> Config:
     """The configuration of a file, or of a shipped name, with ``section.key=value`` overrides on top.
 
     The overrides are one layer: a preset among them replaces what the file says about the fields of a preset,
-    and their other keys hold on top of it, in whatever order they are given.
+    and their other keys hold on top of it, in whatever order they are given. On a ``machine`` without a GPU
+    the section ``on_cpu`` of the file lies between the two, unless the overrides choose a network themselves
+    (``model.name``, or ``model.weights=null``); the override ``machine=gpu`` or ``machine=cpu`` decides.
     """
     given: Tree = {}
     for override in overrides:
         given = _merge(given, _parse_override(override))
-    return parse_config(_layered(read_tree(find_config(source)), given), str(source))
+    tree = _for_machine(read_tree(find_config(source)), given, machine, str(source))
+    return parse_config(_layered(tree, given), str(source))
+
+
+def _for_machine(tree: Tree, given: Tree, machine: Machine, source: str) -> Tree:
+    """The file's content for the machine that ``given`` asks for, or else ``machine``, without ``on_cpu``."""
+    on_cpu = _section(tree, "on_cpu", source)
+    tree = {key: value for key, value in tree.items() if key != "on_cpu"}
+    asked = given.get("machine")
+    if not on_cpu:
+        held = tree.get("machine", "gpu")
+        if asked in get_args(Machine) and asked != held:
+            raise ConfigError(
+                f"{source}: machine={asked}: it holds settings for one kind of machine ({held}) alone; "
+                "others are a section on_cpu, as the shipped configuration folder has one"
+            )
+        return tree
+    for_cpu = {**_layered(tree, on_cpu), "machine": "cpu"}
+    parse_config(for_cpu, f"{source}, on_cpu")  # a mistake in it is found on every machine
+    model = _mapping(given, "model")
+    own_network = "name" in model or ("weights" in model and model["weights"] is None)
+    return for_cpu if asked == "cpu" or (asked is None and machine == "cpu" and not own_network) else tree
 
 
 def parse_config(tree: Tree, source: str = "configuration") -> Config:

@@ -3,6 +3,7 @@
 Training, prediction and `gmmseg data check` all read files here, so the same file is the same pixels in each.
 """
 
+import io
 import os
 import threading
 from pathlib import Path
@@ -56,10 +57,10 @@ def read_image(path: Path, *, max_pixels: int = MAX_PIXELS) -> np.ndarray:
     """RGB pixels (h w 3) uint8 of a file, by the rules of `load_image`."""
     try:
         with open_image(path, max_pixels=max_pixels) as image:
-            return _from_pil(image, str(path))
+            return read_pixels(image, str(path))
     except (ImageError, FileNotFoundError):
         raise
-    except Exception as error:  # decoders fail in every way there is: OSError, SyntaxError, struct.error ...
+    except Exception as error:  # what opening a file that is no image raises
         raise ImageError(path, f"broken or cut off ({error})") from error
 
 
@@ -77,6 +78,23 @@ def open_image(path: Path, *, max_pixels: int = MAX_PIXELS) -> Image.Image:
         image.close()
         raise
     return image
+
+
+def open_encoded(content: bytes, source: str, *, max_pixels: int = MAX_PIXELS) -> Image.Image:
+    """`open_image` for the content of a file; ``source`` is its name in messages."""
+    image = _open_of_any_size(io.BytesIO(content))
+    check_pixels(source, image.size, max_pixels)
+    return image
+
+
+def read_pixels(image: Image.Image, source: str) -> np.ndarray:
+    """RGB pixels (h w 3) uint8 of an image opened here, by the rules of `load_image`."""
+    try:
+        return _from_pil(image, source)
+    except ImageError:
+        raise
+    except Exception as error:  # decoders fail in every way there is: OSError, SyntaxError, struct.error ...
+        raise ImageError(source, f"broken or cut off ({error})") from error
 
 
 def to_unit_range(pixels: Tensor) -> Tensor:
@@ -103,7 +121,7 @@ def check_pixels(source: object, size: tuple[int, int], max_pixels: int, *, kind
         )
 
 
-def _open_of_any_size(path: Path) -> Image.Image:
+def _open_of_any_size(path: Path | io.BytesIO) -> Image.Image:
     """Pillow's own limit is one number for the whole process: it is put aside while the header is read."""
     with _pillow_limit:
         limit, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from gmmseg.data import DataError, open_dataset
+from gmmseg.data import DataError, check_dataset, open_dataset
 from gmmseg.labels import IGNORE, LabelError
 
 
@@ -133,3 +133,42 @@ def test_real_road_anomaly(shared: Path) -> None:
     assert len(data) == 60
     assert data[0].image.shape == (3, 720, 1280)
     assert set(data.labels(0).unique().tolist()) == {0, 1}
+
+
+def test_masks_of_your_own_with_and_without_splits(tmp_path: Path, write_image, write_ids) -> None:
+    for stem, values in (("a", (0, 1, 255)), ("b", (0, 0))):
+        write_image(tmp_path / "images" / f"{stem}.jpg")
+        write_ids(tmp_path / "masks" / f"{stem}.png", *values)
+    data = open_dataset("anomaly_folder", tmp_path)
+    assert (len(data), data.split, data.label_space) == (2, "test", None)
+    assert rows(data[0].labels)[:3] == [0, 1, IGNORE]
+    assert check_dataset("anomaly_folder", tmp_path).ok
+    for split in ("night", "day"):
+        for kind in ("images", "masks"):
+            (tmp_path / "own" / kind / split).mkdir(parents=True)
+        write_image(tmp_path / "own" / "images" / split / f"{split}.png")
+        write_ids(tmp_path / "own" / "masks" / split / f"{split}.png", 0, 1)
+    assert open_dataset("anomaly_folder", tmp_path / "own").split == "day"
+    assert open_dataset("anomaly_folder", tmp_path / "own", "night")[0].name == "night"
+    with pytest.raises(DataError, match="has no split 'val'; there are: day, night"):
+        open_dataset("anomaly_folder", tmp_path / "own", "val")
+
+
+def test_masks_of_your_own_that_cannot_be_meant_so(tmp_path: Path, write_image, write_ids) -> None:
+    with pytest.raises(DataError, match=r"no images of split 'test' under .*; expected ``images/\*`` and"):
+        open_dataset("anomaly_folder", tmp_path)
+    write_image(tmp_path / "images" / "a.jpg")
+    write_ids(tmp_path / "masks" / "a.png", 0, 255)  # white on anomalies: 255 is what to ignore
+    write_ids(tmp_path / "masks" / "alone.png", 0)
+    with pytest.raises(DataError, match=r"alone\.png: a label file without an image"):
+        open_dataset("anomaly_folder", tmp_path)
+    (tmp_path / "masks" / "alone.png").unlink()
+    (problem,) = check_dataset("anomaly_folder", tmp_path).all_problems
+    assert "no pixel is marked as an anomaly (1)" in problem
+    assert "gmmseg data convert-masks" in problem
+    write_ids(tmp_path / "masks" / "a.png", 0, 2)
+    with pytest.raises(LabelError, match=r"a\.png: .* 2 \(24 pixels\)"):
+        open_dataset("anomaly_folder", tmp_path)[0]
+    (tmp_path / "images" / "split").mkdir()
+    with pytest.raises(DataError, match=r"holds folders, which are splits \(split\), and images"):
+        open_dataset("anomaly_folder", tmp_path)

@@ -8,6 +8,7 @@ import torch
 from huggingface_hub import constants
 
 import gmmseg
+from gmmseg import hub_access
 from gmmseg.models import hub
 from gmmseg.models.hub import HubError
 from gmmseg.models.huggingface import rebuild_transformers
@@ -50,7 +51,7 @@ def test_a_name_on_the_hub_is_told_from_a_folder(dialled):
 
 
 def test_other_failures_of_the_hub_are_one_line_too(monkeypatch):
-    monkeypatch.setattr(hub, "_answers", lambda: True)
+    monkeypatch.setattr(hub_access, "_answers", lambda: True)
     with pytest.raises(HubError, match=r"^w: 404 not there; do this$"), hub.fetching("w", "do this"):
         raise OSError("404\n  not there")
 

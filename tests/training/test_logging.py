@@ -68,3 +68,45 @@ def test_a_resumed_log_holds_each_step_once_and_no_line_cut_short(tmp_path):
     log.entry(3, "train", {})
     log.close()
     assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == [1, 2, 3]
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that the test moves."""
+    now = [100.0]
+    monkeypatch.setattr("gmmseg.training.logging.time.perf_counter", lambda: now[0])
+    return now
+
+
+@pytest.mark.parametrize(
+    ("start", "steps", "seconds", "said"),
+    [
+        (0, 100, 2.0, "90 steps are left: about 3 min, and the validations"),
+        (
+            40,
+            100,
+            0.5,
+            "50 steps are left: about 25 s, and the validations",
+        ),  # resumed: from its own tenth step
+        (0, 90_010, 1.0, "90000 steps are left: about 25.0 h, and the validations"),
+        (0, 15, 1.0, None),
+    ],
+)
+def test_the_tenth_step_says_how_long_the_others_take(tmp_path, capsys, clock, start, steps, seconds, said):
+    log = RunLog(tmp_path, steps, start, tensorboard=False, active=True)
+    clock[0] += 1000.0  # the first step waits for the loader, which says nothing about the others
+    for _ in range(12):
+        log.advance({})
+        clock[0] += seconds
+    log.close()
+    assert capsys.readouterr().out.splitlines() == ([said] if said else [])
+
+
+def test_what_is_said_once_is_said_once_and_by_one_process(tmp_path, capsys):
+    for active in (True, False):
+        log = RunLog(tmp_path, 3, 0, tensorboard=False, active=active)
+        for _ in range(2):
+            log.tell_once("key", "about\x1b[31m this")
+            log.warn_once("other", "that")
+        log.close()
+    assert capsys.readouterr().out.splitlines() == ["about\\x1b[31m this", "warning: that"]

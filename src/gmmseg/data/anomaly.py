@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from gmmseg.data.paired import Listing
+from gmmseg.data.paired import Listing, match, shared_stems
 from gmmseg.data.reading import DataError, list_images
 from gmmseg.labels import IGNORE, LabelSpace
 
@@ -102,6 +102,40 @@ def _segment_me(root: Path, split: str) -> Listing:
             mask = root / "labels_masks" / f"{image.stem}_labels_semantic.png"
             listing.add(image, mask, image.stem, BINARY)
     return Listing() if split == "test" and not listing.pairs else listing
+
+
+WHOLE = "test"
+"""The split of an `anomaly_folder` without splits."""
+
+
+def anomaly_folder(root: Path, split: str) -> Listing:
+    """``images/*`` and ``masks/*.png`` with the same stems, holding 0, 1 and 255; or ``images/<split>/*`` and
+    ``masks/<split>/*.png``."""
+    images, masks = root / "images", root / "masks"
+    if _folders(images):
+        images, masks = images / split, masks / split
+    listing = match(
+        list_images(images), lambda image: masks / f"{image.stem}.png", list_images(masks), BINARY
+    )
+    listing.problems += shared_stems(listing, images)
+    return listing
+
+
+def anomaly_folder_splits(root: Path) -> tuple[str, ...]:
+    """Names of the folders under ``images``; without any, WHOLE is the one split there is."""
+    images = root / "images"
+    folders = _folders(images)
+    loose = list_images(images)
+    if folders and loose:
+        raise DataError(
+            f"{images}: holds folders, which are splits ({folders[0]}), and images beside them "
+            f"({loose[0].name}); move the images into a folder"
+        )
+    return folders or (WHOLE,)
+
+
+def _folders(images: Path) -> tuple[str, ...]:
+    return tuple(sorted(path.name for path in images.iterdir() if path.is_dir())) if images.is_dir() else ()
 
 
 def lost_and_found(root: Path, split: str) -> Listing:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from gmmseg.data import anomaly, layouts
 from gmmseg.data.paired import Listing, PairedFiles
+from gmmseg.data.parquet import open_parquet
 from gmmseg.data.reading import DataError
 from gmmseg.data.scenes import ANOMALY_LENGTHS, LENGTHS, Scenes, ScenesAnomaly
 from gmmseg.data.spaces import load_label_space
@@ -43,20 +44,26 @@ LAYOUTS = {
     "segment_me_anomaly": _anomaly(anomaly.segment_me_anomaly, val=10, test=100),
     "segment_me_obstacle": _anomaly(anomaly.segment_me_obstacle, val=30, test=None),
     "lost_and_found": _anomaly(anomaly.lost_and_found, test=None, train=None),
+    "anomaly_folder": Layout(anomaly.anomaly_folder, anomaly.anomaly_folder_splits, None),
 }
+HUB_SETS = ("hf", "hf_stream")
+"""Sets of the Hugging Face hub and folders of parquet files: copied to a cache, or read where they are."""
 BUILT_IN = {"scenes": tuple(LENGTHS), "scenes_anomaly": tuple(ANOMALY_LENGTHS)}
-DATASETS = (*LAYOUTS, *BUILT_IN)
+DATASETS = (*LAYOUTS, *HUB_SETS, *BUILT_IN)
 
 
 def open_dataset(name: str, root: str | Path | None, split: str | None = None) -> FingerprintedDataset:
     """The data set ``name`` found under ``root``; the built-in scenes need no root.
 
-    ``split`` may be left out for anomaly sets, whose first split is then taken. Missing files are an error
-    that names them; label values are checked as they are read.
+    The root of `hf` and `hf_stream` may be a name on the hub. ``split`` may be left out for anomaly sets,
+    whose first split is then taken. Missing files are an error that names them; label values are checked as
+    they are read.
     """
     if name in BUILT_IN:
         chosen = _chosen(name, split, BUILT_IN[name], name == "scenes_anomaly")
         return Scenes(chosen) if name == "scenes" else ScenesAnomaly(chosen)
+    if name in HUB_SETS:
+        return open_parquet(name, root, split)
     layout, folder = find_layout(name), find_root(name, root)
     chosen = _chosen(f"{name} in {folder}", split, layout.splits(folder), layout.label_space is None)
     listing = layout.listing(folder, chosen)

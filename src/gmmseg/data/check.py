@@ -6,9 +6,11 @@ from pathlib import Path
 
 import numpy as np
 
-from gmmseg.data.catalog import Layout, find_layout, find_root
-from gmmseg.data.paired import NOTHING_LABELLED, Pair
+from gmmseg.data.catalog import HUB_SETS, Layout, find_layout, find_root
+from gmmseg.data.paired import NO_ANOMALY, NOTHING_LABELLED, Pair
+from gmmseg.data.parquet import ParquetDataset, open_parquet, parquet_splits
 from gmmseg.data.reading import DataError, read_ids, read_image
+from gmmseg.labels import IGNORE, LabelError
 from gmmseg.samples import Progress
 
 SHOWN = 40
@@ -100,6 +102,8 @@ def _percent(part: float, whole: float) -> str:
 def check_dataset(name: str, root: str | Path, progress: Progress | None = None) -> CheckReport:
     """Read every label map and open every image of a data set; all problems are collected, none stops the
     check."""
+    if name in HUB_SETS:
+        return _check_parquet(name, str(root), progress)
     layout, folder = find_layout(name), find_root(name, root)
     try:
         classes = layout.label_space(folder).names if layout.label_space else ("normal", "anomaly")
@@ -120,12 +124,52 @@ def check_dataset(name: str, root: str | Path, progress: Progress | None = None)
             done += 1
             if progress:
                 progress(done, total, pair.name)
-        if listing.pairs and not judged.pixels.any() and not judged.problems:
-            judged.problems.append(f"{folder}, split {split}: {NOTHING_LABELLED}")
+        if listing.pairs and not judged.problems:
+            judged.problems += _emptiness(judged, f"{folder}, split {split}", layout.label_space is None)
         report.splits[split] = judged
     if not report.splits:
         report.problems.append(f"{folder}: no images found; expected {_expectation(layout)}")
     return report
+
+
+def _check_parquet(name: str, root: str, progress: Progress | None) -> CheckReport:
+    """`check_dataset` for the rows of parquet files: every image and label map is decoded."""
+    report = CheckReport(name, Path(root), (), {})
+    try:
+        for split in parquet_splits(root):
+            dataset = open_parquet(name, root, split)
+            report.classes = dataset.label_space.names
+            report.splits[split] = _judge_rows(dataset, progress)
+    except DataError as error:
+        report.problems.append(str(error))
+    return report
+
+
+def _judge_rows(dataset: ParquetDataset, progress: Progress | None) -> SplitReport:
+    count = len(dataset.label_space)
+    report = SplitReport(len(dataset), None, np.zeros(count, np.int64))
+    for index in range(len(dataset)):
+        try:
+            pixels = np.bincount(dataset[index].labels.numpy().ravel(), minlength=IGNORE + 1)
+        except (DataError, LabelError) as error:
+            report.problems.append(str(error))
+            continue
+        report.pixels += pixels[:count]
+        report.ignored += int(pixels[IGNORE])
+        if progress:
+            progress(index + 1, len(dataset), dataset.name_of(index))
+    if not report.problems:
+        report.problems += _emptiness(report, f"{dataset.root}, split {dataset.split}", False)
+    return report
+
+
+def _emptiness(report: SplitReport, where: str, anomaly_set: bool) -> list[str]:
+    """What is amiss with a split whose files are all in order and say nothing."""
+    if not report.pixels.any():
+        return [f"{where}: {NOTHING_LABELLED}"]
+    if anomaly_set and not report.pixels[1]:
+        return [f"{where}: {NO_ANOMALY}"]
+    return []
 
 
 def _expectation(layout: Layout) -> str:

@@ -2,9 +2,10 @@
 
 from pathlib import Path
 
-from gmmseg.data.paired import Listing, match
+from gmmseg.data.class_list import read_classes
+from gmmseg.data.paired import Listing, match, shared_stems
 from gmmseg.data.reading import DataError, list_images
-from gmmseg.data.spaces import distinct_colours, load_label_space
+from gmmseg.data.spaces import load_label_space
 from gmmseg.labels import IGNORE, LabelSpace
 
 
@@ -84,11 +85,7 @@ def folder(root: Path, split: str) -> Listing:
         list_images(labels),
         folder_label_space(root),
     )
-    stems = [pair.name for pair in listing.pairs]
-    twice = sorted({stem for stem in stems if stems.count(stem) > 1}) if len(set(stems)) < len(stems) else []
-    listing.problems += [
-        f"{root / 'images' / split}: several images share the stem {stem!r}" for stem in twice
-    ]
+    listing.problems += shared_stems(listing, root / "images" / split)
     return listing
 
 
@@ -99,26 +96,13 @@ def folder_splits(root: Path) -> tuple[str, ...]:
 
 
 def folder_label_space(root: Path) -> LabelSpace:
-    """Class names from ``classes.txt``: one a line, in the order of their ids; colours are chosen for
-    them."""
+    """The classes that ``classes.txt`` lists."""
     path = root / "classes.txt"
     if not path.is_file():
         raise DataError(
             f"{path}: missing; write the class names into it, one a line, in the order of their ids"
         )
-    try:
-        names = [line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines()]
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path}: is not UTF-8 text ({error}); save it as UTF-8") from error
-    while names and not names[-1]:
-        names.pop()
-    if not names or not all(names) or len(set(names)) < len(names):
-        raise DataError(f"{path}: must hold one different class name on every line, without empty lines")
-    if not all(name.isprintable() for name in names):
-        raise DataError(f"{path}: holds control characters; class names are plain text, one on every line")
-    if len(names) > IGNORE:
-        raise DataError(f"{path}: {len(names)} names; at most {IGNORE} classes fit beside the ignore label")
-    return LabelSpace(tuple(names), distinct_colours(len(names)))
+    return read_classes(path)
 
 
 def _inside(root: Path, name: str) -> Path:

@@ -1,5 +1,6 @@
 """A data set of image and label files: what to read is a list of pairs, whoever found them."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +15,10 @@ from gmmseg.samples import Sample
 
 NOTHING_LABELLED = (
     "no pixel has a label, all are to be ignored; label some, or correct the ids the label files hold"
+)
+NO_ANOMALY = (
+    "no pixel is marked as an anomaly (1), so nothing can be evaluated; 255 means ignore: masks that are "
+    "white on anomalies are turned into 0 and 1 by gmmseg data convert-masks"
 )
 
 
@@ -56,6 +61,14 @@ def match(
         listing.add(image, labels, image.stem, encoding)
     listing.problems += [f"{path}: a label file without an image" for path in sorted(set(found) - wanted)]
     return listing
+
+
+def shared_stems(listing: Listing, folder: Path) -> list[str]:
+    """A line for every name of several pairs: images of ``folder`` that differ in their suffix alone."""
+    counts = Counter(pair.name for pair in listing.pairs)
+    return [
+        f"{folder}: several images share the stem {stem!r}" for stem in sorted(counts) if counts[stem] > 1
+    ]
 
 
 class PairedFiles(Dataset[Sample]):

@@ -1,11 +1,16 @@
 """Images and label maps read from files."""
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gmmseg import images
 from gmmseg.images import IMAGE_SUFFIXES, ImageError, open_image, refuse_odd_file
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 MAX_PIXELS = 178_956_970
 """Largest image or label map of a data set: where Pillow stops by itself."""
@@ -28,8 +33,27 @@ def read_image(path: Path) -> np.ndarray:
 def read_ids(path: Path) -> np.ndarray:
     """Label ids (h w), integers as stored: palette images give their indices."""
     refuse_odd_file(path, DataError)
+    return _ids(lambda: open_image(path, max_pixels=MAX_PIXELS), str(path))
+
+
+def decode_image(content: bytes, source: str) -> np.ndarray:
+    """`read_image` for the content of a file; ``source`` is its name in messages."""
     try:
-        with open_image(path, max_pixels=MAX_PIXELS) as file:
+        return images.read_pixels(images.open_encoded(content, source, max_pixels=MAX_PIXELS), source)
+    except (ImageError, OSError) as error:
+        reason = getattr(error, "reason", error)
+        raise DataError(f"{source}: cannot be read as an image ({reason}); replace or remove it") from error
+
+
+def decode_ids(content: bytes, source: str) -> np.ndarray:
+    """`read_ids` for the content of a file; ``source`` is its name in messages."""
+    return _ids(lambda: images.open_encoded(content, source, max_pixels=MAX_PIXELS), source)
+
+
+def _ids(opened: Callable[[], "Image"], path: str) -> np.ndarray:
+    """Ids (h w) of the label image that ``opened`` opens; ``path`` is its name in messages."""
+    try:
+        with opened() as file:
             bands, ids = file.getbands(), np.array(file)
     except Exception as error:  # decoders fail in every way there is
         raise DataError(f"{path}: cannot be read as a label image ({error}); replace or remove it") from error

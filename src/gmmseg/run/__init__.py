@@ -22,6 +22,7 @@ from gmmseg.run.calibrate import calibrate, calibrate_folders
 from gmmseg.run.convert import convert_source
 from gmmseg.run.evaluate import Judging, evaluate, make_scores
 from gmmseg.run.fit import can_be_split, fit_density, fit_head
+from gmmseg.run.resuming import machine_to_train_on
 from gmmseg.run.runs import judged_sets, open_model, run_config
 from gmmseg.run.train import train
 
@@ -41,6 +42,7 @@ __all__ = [
     "hidden_data",
     "join_processes",
     "judged_sets",
+    "machine_to_train_on",
     "make_crops",
     "make_em",
     "make_loader",

@@ -25,6 +25,9 @@ from gmmseg.training.cached_crops import FOLDER, CachedCrops, OnCachedMaps, coll
 from gmmseg.training.optim import freeze_backbone, make_optimization
 from gmmseg.training.trainer import Loader, Trainer
 
+CLASS_IOU = "iou/"
+"""How the names of the classes' own numbers begin in a validation."""
+
 
 def must_use_cpu() -> bool:
     """Whether torchrun has started several processes on a CPU: unless told so, accelerate sees one."""
@@ -173,7 +176,18 @@ def make_loader(
 
 
 def validate(segmenter: Segmenter, dataset: SegmentationDataset) -> dict[str, float]:
-    """Closed-set numbers for the log; ``score`` (the mIoU) chooses the best weights."""
+    """Closed-set numbers for the log; ``score`` (the mIoU) chooses the best weights.
+
+    The IoU of a class is under CLASS_IOU and its name; a class that no pixel is of, or taken for, has none.
+    """
     entry = evaluate_closed_set(Predictor(segmenter), dataset, classwise=False)
     metrics = entry["metrics"]
-    return {"score": metrics["miou"], **{name: metrics[name] for name in ("miou", "pixel_accuracy", "ece")}}
+    return {
+        "score": metrics["miou"],
+        **{name: metrics[name] for name in ("miou", "pixel_accuracy", "ece")},
+        **{
+            f"{CLASS_IOU}{name}": each["iou"]
+            for name, each in entry["classes"].items()
+            if each["iou"] is not None
+        },
+    }

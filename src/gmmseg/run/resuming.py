@@ -3,21 +3,37 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from gmmseg.config import Config, config_tree
+import torch
+
+from gmmseg.config import Config, ConfigError, Machine, config_tree, load_config
 from gmmseg.models.heads import present_words
 from gmmseg.samples import SegmentationDataset
 from gmmseg.training.checkpoint import CheckpointError
 
-FREE = ("name", "preset", "data.validation_split", "data.workers", "data.keep", "inference.",
+FREE = ("name", "preset", "machine", "data.validation_split", "data.workers", "data.keep", "inference.",
         "model.weights", "train.log_every", "train.validate_every", "train.save_every",
         "train.tensorboard", "train.density")  # fmt: skip
-"""No influence on the weights a run arrives at (model.weights is where it started; preset is a word for
-fields that are compared one by one)."""
+"""No influence on the weights a run arrives at (model.weights is where it started; preset and machine are
+words for fields that are compared one by one)."""
 FIXED = ("model.", "data.name", "data.train_split", "data.held_out", "data.balanced", "em.memory",
          "train.batch_size", "train.seed", "train.optimizer", "classes", "images", "processes")  # fmt: skip
 """Parts of the saved state, or the place in the order of images, would not fit."""
 SWITCHES = ("train.ema", "train.softmax_steps", "train.backbone_multiplier")
 """May take other values, but not begin or cease to be 0 or null: parts of the state come and go with them."""
+
+
+def machine_to_train_on(resumed: Path | None, cpu: bool) -> Machine:
+    """What settings are to be made for: as the run to be ``resumed`` was, else what there is here.
+
+    ``resumed``: a run folder, or a checkpoint file in one. ``cpu``: a GPU, if there is one, is not used.
+    """
+    folder = resumed.parent.parent if resumed is not None and resumed.is_file() else resumed
+    if folder is not None and (folder / "config.yaml").is_file():
+        try:
+            return load_config(folder / "config.yaml").machine
+        except ConfigError:
+            pass  # damaged: the checkpoint itself has the settings that these are compared with
+    return "gpu" if torch.accelerator.is_available() and not cpu else "cpu"
 
 
 def describe_run(config: Config, dataset: SegmentationDataset, processes: int) -> dict[str, object]:

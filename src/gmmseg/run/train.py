@@ -11,7 +11,7 @@ from gmmseg import distributed
 from gmmseg.atomic import write_bytes
 from gmmseg.config import Config, dump_config
 from gmmseg.distributed import Say
-from gmmseg.models import Segmenter
+from gmmseg.models import Calibration, Segmenter
 from gmmseg.models.saving import CONFIG_FILE, RUN_PARTS, WEIGHTS_FILE
 from gmmseg.run.building import (
     make_crops,
@@ -26,8 +26,9 @@ from gmmseg.run.building import (
 from gmmseg.run.calibrate import calibrate_folders
 from gmmseg.run.fit import add_densities
 from gmmseg.run.resuming import check_resumable, describe_run
+from gmmseg.run.telling import closing, header
 from gmmseg.samples import SegmentationDataset
-from gmmseg.training.cached_crops import FOLDER, remove_crops
+from gmmseg.training.cached_crops import FOLDER, CachedCrops, remove_crops
 from gmmseg.training.checkpoint import (
     CheckpointError,
     TrainingState,
@@ -44,17 +45,23 @@ FINISHED_FILE = "finished.json"
 
 
 def train(
-    config: Config, folder: Path, *, resume: Path | None = None, cpu: bool = False, say: Say | None = None
+    config: Config,
+    folder: Path,
+    *,
+    resume: Path | None = None,
+    cpu: bool = False,
+    say: Say | None = None,
+    tell: Say | None = None,
 ) -> Path:
     """Train what ``config`` says in the run folder ``folder``; returns the folder of the exported weights.
 
     The folder then holds config.yaml, log.jsonl, checkpoints/, best/ (weights of the best validation) and
     final/ (weights of the last step), both calibrated. ``resume`` is a run folder, whose newest
     checkpoint is taken, or a checkpoint file; only ``folder`` itself may hold none yet. ``say`` is told what
-    a resumed run does differently, and how large a file of cached crops will be.
+    a resumed run does differently and how large cached crops are, ``tell`` what is trained and its outcome.
     """
     accelerator = Accelerator(mixed_precision=config.train.precision, cpu=cpu or must_use_cpu())
-    say = distributed.said_once(say)
+    say, tell = distributed.said_once(say), distributed.said_once(tell)
     set_seed(config.train.seed)
     dataset, validation = training_data(config.data), validation_data(config.data)
     refuse_unlabelled(dataset)
@@ -69,18 +76,29 @@ def train(
         segmenter = make_segmenter(config, dataset).to(accelerator.device)
         loader = make_loader(config, dataset, folder, accelerator, crops)
         trainer = make_trainer(config, segmenter, loader, accelerator, folder, validation, about, crops)
-        if state is not None:
-            _restore(trainer, state, say)
-        if crops is not None:
-            crops.make(trainer.segmenter, autocast=accelerator.autocast, say=say)
-        if accelerator.is_main_process:
-            write_bytes(folder / "config.yaml", dump_config(config).encode())
+        _restore(trainer, state, say)
+        tell(header(config, dataset, validation, trainer))
+        _cache(crops, trainer, say)
+        _write_config(config, folder)
         _save(_run(trainer, cpu), folder / "final")
         if config.train.density:
             _add_densities(folder, dataset, accelerator.device, say)
-        _finish(trainer.step, folder, validation, accelerator.device)
+        found = _finish(trainer.step, folder, validation, accelerator.device)
         _remove_crops(folder)
+        tell(closing(config, folder, validation, found))
     return folder / "final"
+
+
+def _cache(crops: CachedCrops | None, trainer: Trainer, say: Say) -> None:
+    """Compute the maps of the crops, where the run is to be trained on some."""
+    if crops is not None:
+        crops.make(trainer.segmenter, autocast=trainer.accelerator.autocast, say=say)
+
+
+def _write_config(config: Config, folder: Path) -> None:
+    """What a resumed run is started with, and what says what the run was."""
+    if distributed.rank() == 0:
+        write_bytes(folder / "config.yaml", dump_config(config).encode())
 
 
 def _run(trainer: Trainer, cpu: bool) -> Segmenter:
@@ -117,8 +135,10 @@ def _state_to_go_on_from(
     return state
 
 
-def _restore(trainer: Trainer, state: TrainingState, say: Say) -> None:
-    """Give the trainer its state, and set checkpoints aside that this run no longer leads to."""
+def _restore(trainer: Trainer, state: TrainingState | None, say: Say) -> None:
+    """Give the trainer the saved state, if there is one, and set checkpoints aside that it does not reach."""
+    if state is None:
+        return
     try:
         trainer.load_state_dict(state)
     except (RuntimeError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -158,10 +178,17 @@ def _add_densities(folder: Path, dataset: SegmentationDataset, device: torch.dev
         say(f"no density beside the head, the likelihood is the anomaly score: {reason}")
 
 
-def _finish(step: int, folder: Path, validation: SegmentationDataset | None, device: torch.device) -> None:
-    """Calibrate final/ and best/ (all processes take part), and note that the run is finished."""
+def _finish(
+    step: int, folder: Path, validation: SegmentationDataset | None, device: torch.device
+) -> dict[Path, Calibration]:
+    """Calibrate final/ and best/ (all processes take part), and note that the run is finished.
+
+    Returns what was found for each folder of weights, best/ first.
+    """
+    found = {}
     if validation is not None:
-        calibrate_folders([folder / part for part in RUN_PARTS], validation, device=device)
+        found = calibrate_folders([folder / part for part in RUN_PARTS], validation, device=device)
     if distributed.rank() == 0:
         write_bytes(folder / FINISHED_FILE, json.dumps({"step": step}).encode())
     distributed.wait_for_all()
+    return found

@@ -1,4 +1,4 @@
-"""What a run says while it runs: a JSON line per entry, a progress bar, optionally TensorBoard."""
+"""What a run says while it runs: JSON lines in a file, lines above a progress bar, optionally TensorBoard."""
 
 import json
 import time
@@ -14,6 +14,9 @@ from gmmseg.printable import printable
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
 
+TIMED_STEPS = 10
+"""Steps after which a run says how long the others will take."""
+
 
 class RunLog:
     """Writes ``log.jsonl`` in the run folder and shows a progress bar; silent on all but one process."""
@@ -28,7 +31,9 @@ class RunLog:
         _drop_after(self.path, start)
         self.file = self.path.open("a", encoding="utf-8")
         self.bar = tqdm(total=steps, initial=start, unit="step", dynamic_ncols=True)
-        self.warned: set[str] = set()
+        self.said: set[str] = set()
+        self.first = start + 1
+        self.first_ended = 0.0
 
     def entry(self, step: int, kind: str, numbers: Mapping[str, object]) -> None:
         """One line in the log: ``{"step": ..., "kind": ..., ...}``; numbers also to TensorBoard."""
@@ -48,12 +53,31 @@ class RunLog:
         if self.active:
             self.bar.set_postfix(shown, refresh=False)
             self.bar.update()
+            self._tell_expected_time(int(self.bar.n))
+
+    def _tell_expected_time(self, step: int) -> None:
+        """Once, if there is much to come. The first step is left out, which waits for the loader to start."""
+        if step == self.first:
+            self.first_ended = time.perf_counter()
+        left = int(self.bar.total) - step
+        if step - self.first + 1 == TIMED_STEPS <= left:
+            seconds = (time.perf_counter() - self.first_ended) / (TIMED_STEPS - 1)
+            self.tell(f"{left} steps are left: about {duration(left * seconds)}, and the validations")
+
+    def tell(self, message: str) -> None:
+        """Say one line above the bar."""
+        if self.active:
+            tqdm.write(printable(message))
+
+    def tell_once(self, key: str, message: str) -> None:
+        """`tell`, once per ``key``."""
+        if self.active and key not in self.said:
+            self.said.add(key)
+            self.tell(message)
 
     def warn_once(self, key: str, message: str) -> None:
-        """Say something above the bar, once per ``key``."""
-        if self.active and key not in self.warned:
-            self.warned.add(key)
-            tqdm.write(f"warning: {printable(message)}")
+        """`tell_once` what may be wrong."""
+        self.tell_once(key, f"warning: {message}")
 
     def close(self) -> None:
         if self.active:
@@ -61,6 +85,13 @@ class RunLog:
             self.file.close()
             if self.board is not None:
                 self.board.close()
+
+
+def duration(seconds: float) -> str:
+    """In words of one unit: 40 s, 12 min, 3.5 h."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
 
 
 def _drop_after(path: Path, step: int) -> None:

@@ -28,6 +28,10 @@ from gmmseg.training.stop_requests import StopFlag, stop_requests
 from gmmseg.training.train_settings import TrainSettings
 
 Validate = Callable[[Segmenter], dict[str, float]]
+NEGATIVE_LOSS = (
+    "the loss is below zero now, which is no fault: its likelihood term is minus the logarithm of a density, "
+    "and a density, unlike a probability, may be more than one"
+)
 _PATIENCE = 200  # steps after which a class never seen, or a collapsed component, is worth a warning
 
 
@@ -256,6 +260,8 @@ class Trainer:
         speed = report.images / report.seconds
         rate = self.settings.learning_rate * learning_rate_factor(self.step - 1, self.settings)
         log.advance({"loss": f"{report.terms['loss']:.3f}", "lr": f"{rate:.1e}", "images/s": f"{speed:.1f}"})
+        if report.terms["loss"] < 0:
+            log.tell_once("negative", NEGATIVE_LOSS)
         if self.step % self.settings.log_every and not last:
             return
         terms = self._mean_over_processes(report.terms)
@@ -291,10 +297,14 @@ class Trainer:
         distributed.copy_from_main(self.exported.buffers())
         numbers = self.validate(self.exported)
         log.entry(self.step, "validation", numbers)
-        if numbers.get("score", float("-inf")) > self.best:
+        better = numbers.get("score", float("-inf")) > self.best
+        if better:
             self.best = numbers["score"]
             if self.accelerator.is_main_process:
                 self.exported.save_pretrained(self.folder / "best")
+        if "miou" in numbers:
+            best = ", the best so far" if better else ""
+            log.tell(f"step {self.step}: mIoU on the validation images {100 * numbers['miou']:.1f} %{best}")
 
     # State --------------------------------------------------------------------------------------------
 
