@@ -39,7 +39,7 @@ DOORS = {
     "annotated_types": {"bounds.py"},
     "yaml": {"config.py"},
     "pydantic": {"config.py"},
-    "typer": {"cli.py", "cli_options.py", "terminal.py"},
+    "typer": {"cli.py", "cli_classes.py", "cli_explain.py", "cli_options.py", "terminal.py"},
     "huggingface_hub": {"models/saving.py", "models/hub.py"},
     "av": {"inference/video.py"},
     "h5py": {"evaluation/score_files.py"},

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gmmseg.cli_classes import add_class, merge_classes, remove_class, rename_class
+from gmmseg.cli_explain import explain
 from gmmseg.cli_options import (
     BoundariesOption,
     CalibrateOption,
@@ -486,6 +488,10 @@ def convert_coco_stuff(
     say(", ".join(f"{split}: {count}" for split, count in counts.items()))
 
 
+for command in (add_class, remove_class, rename_class, merge_classes, explain):
+    app.command()(command)
+
+
 # What the commands share --------------------------------------------------------------------------------
 
 
@@ -518,18 +524,9 @@ def _class_names(classes: str, data: str | None) -> Sequence[str] | None:
 
 def _open(spec: str, default_split: str | None = None) -> "FingerprintedDataset":
     """The data set of NAME:ROOT[:SPLIT]; the built-in scenes are NAME[::SPLIT]."""
-    from gmmseg.data import open_dataset
+    from gmmseg import run
 
-    name, _, rest = spec.partition(":")
-    root, _, split = rest.rpartition(":") if ":" in rest else (rest, "", "")
-    chosen = split or default_split or (None if _is_anomaly_set(name) else "val")
-    return open_dataset(name, os.path.expanduser(root) or None, chosen)
-
-
-def _is_anomaly_set(name: str) -> bool:
-    from gmmseg.data.catalog import LAYOUTS
-
-    return name == "scenes_anomaly" or (name in LAYOUTS and LAYOUTS[name].label_space is None)
+    return run.open_named(spec, default_split)
 
 
 def _judged_sets(

@@ -2,6 +2,7 @@
 
 from gmmseg.images import ImageError, load_image
 from gmmseg.inference.calibrating import calibrate
+from gmmseg.inference.explaining import Explanation, explain
 from gmmseg.inference.predict_files import PredictSummary, predict_files
 from gmmseg.inference.prediction import Prediction
 from gmmseg.inference.predictor import Predictor
@@ -9,6 +10,7 @@ from gmmseg.inference.thresholds import ScoreHistogram
 from gmmseg.inference.windows import Maps, sliding, whole
 
 __all__ = [
+    "Explanation",
     "ImageError",
     "Maps",
     "PredictSummary",
@@ -16,6 +18,7 @@ __all__ = [
     "Predictor",
     "ScoreHistogram",
     "calibrate",
+    "explain",
     "load_image",
     "predict_files",
     "sliding",

@@ -49,7 +49,7 @@ def fit_density(
     density of its features for the head. Also returns the mean log-likelihood at each pass of EM.
     """
     _refuse_queries(model)
-    sums, kept = _statistics(_maps_viewer(model), dataset, progress)
+    sums, kept = _statistics(maps_viewer(model), dataset, progress)
     settings = DensitySettings(components, channels=len(sums.origin))
     density = CellDensity(model.num_classes, settings).to(sums.origin.device).eval()
     history = density.fit_(sums, kept, passes=passes)
@@ -119,7 +119,8 @@ class _MapsViewer(Segmenter):
         return SegmenterOutput(maps, maps)
 
 
-def _maps_viewer(model: Segmenter) -> _MapsViewer:
+def maps_viewer(model: Segmenter) -> Segmenter:
+    """A segmenter whose points are the cells that a density beside the head of ``model`` sees."""
     viewer = _MapsViewer(model.features, model.head)
     viewer.mean, viewer.std, viewer.inference = model.mean, model.std, model.inference
     return viewer
