@@ -43,8 +43,8 @@ def add_class(
     masks: Annotated[
         Path,
         typer.Option(
-            help="Folder of masks, a.jpg.png or a.png for a.jpg: 1 is the class, 0 not, 255 ignored; or 255 and 0, "
-            "as the unknown masks of gmmseg predict."
+            help="Folder of masks, a.jpg.png or a.png for a.jpg: 1 is the class, 0 not, 255 ignored; "
+            "or 255 and 0, as the unknown masks of gmmseg predict."
         ),
     ],
     out: OutOption,
@@ -55,8 +55,8 @@ def add_class(
 ) -> None:
     """Add a class to a trained model from a few images with masks; nothing is trained.
 
-    All other classes keep their densities. Prints what the new class takes from them on validation images, then
-    writes the new model, calibrated on the same images.
+    All other classes keep their densities. Prints what the new class takes from them on validation images,
+    then writes the new model, calibrated on the same images.
     """
     from gmmseg import run
     from gmmseg.data.class_masks import images_without_mask, open_class_masks
@@ -179,7 +179,7 @@ def _save(
     dataset: "FingerprintedDataset | None",
     also: "Mapping[str, str] | None" = None,
 ) -> None:
-    """Write the model; calibrate it where there are images to do it on, else say that this is the next step."""
+    """Write the model; calibrate it where there are images for it, else say that this comes next."""
     from gmmseg import distributed, run
 
     known = None

@@ -24,7 +24,7 @@ def explain(
         str | None, typer.Option("--data", "-d", help="With --build: the training set, NAME:ROOT[:SPLIT].")
     ] = None,
 ) -> None:
-    """Explain one pixel: evidence of each class, component, how strange it is, training pixels of the same kind.
+    """Explain one pixel: evidence of each class, component, how strange it is, similar training pixels.
 
     Training pixels come from an index, which --build --data writes once beside the weights.
     """
@@ -83,6 +83,7 @@ def _summary(explained: "Explanation") -> str:
     kind = "evidence" if explained.generative else "logit (softmax head, no components)"
     component = "" if explained.component is None else f", component {explained.component + 1}"
     return (
-        f"pixel {explained.x},{explained.y}: {label} ({100 * explained.posterior[explained.label]:.1f} %){component}; "
+        f"pixel {explained.x},{explained.y}: {label}, posterior {explained.posterior[explained.label]:.3f}"
+        f"{component}; "
         f"most {kind}: {nearest}; anomaly score {explained.anomaly:.4g}, {verdict(explained)}"
     )

@@ -87,8 +87,8 @@ def _encoding(values: dict[Path, frozenset[int]]) -> LabelSpace:
     full = [mask for mask, found in values.items() if IGNORE in found and 1 not in found]
     if ones and full:
         raise DataError(
-            f"{ones[0]} holds 1 and {full[0]} only 255, which is the class in the one kind of mask and ignored "
-            "in the other: use the same kind in all files"
+            f"{ones[0]} holds 1 and {full[0]} only 255, which is the class in the one kind of mask "
+            "and ignored in the other: use the same kind in all files"
         )
     if not ones and not full:
         raise DataError(f"{next(iter(values)).parent}: no pixel of its masks marks the class; {_RULE}")

@@ -17,8 +17,8 @@ from gmmseg.models.exemplars import Exemplar
 class Explanation:
     """What a model has to say of one pixel, as `Predictor.predict` shows it.
 
-    ``evidence`` is log p(pixel given class) of each class, or, of a softmax model, its logit: then ``generative``
-    is False and there are no components.
+    ``evidence`` is log p(pixel given class) of each class, or, of a softmax model, its logit: then
+    ``generative`` is False and there are no components.
     """
 
     x: int
@@ -63,7 +63,8 @@ def explain(
     height, width = pixels.shape[-2:]
     if not (0 <= x < width and 0 <= y < height):
         raise ValueError(
-            f"pixel {x},{y} is outside the image of {width}x{height}: x is 0 to {width - 1}, y 0 to {height - 1}"
+            f"pixel {x},{y} is outside the image of {width}x{height}: x is 0 to {width - 1}, "
+            f"y is 0 to {height - 1}"
         )
     readings = [predictor.anomaly_reading, *(partial(_scores_of, i) for i in range(segmenter.num_classes))]
     logits, scores = predictor.at(pixels, x, y, readings)

@@ -46,8 +46,8 @@ LONGEST = 8
 class View:
     """One pass of the network: its ``output``, the ``labels`` (1 h w) of what it saw, and where that was.
 
-    ``start``: top and left of the window in the image as it was seen; ``scale``: height and width of the image
-    itself over those of the image as it was seen.
+    ``start``: top and left of the window in the image as it was seen; ``scale``: height and width of the
+    image itself over those of the image as it was seen.
     """
 
     output: SegmenterOutput
@@ -191,7 +191,7 @@ class Predictor:
             yield self._view(seen, known, (top, left), sample.labels.shape)
 
     def view_at(self, pixels: Tensor, x: int, y: int) -> tuple[View, int, int]:
-        """The view of pixels (3 h w) whose middle is nearest to a pixel, and the row and column of its cell."""
+        """The view of pixels (3 h w) with its middle nearest to a pixel; row and column of its cell."""
         seen = at_short_side(pixels[None].to(self.device), self.inference.short_side)
         side = self._side(seen)
         starts = [
@@ -225,7 +225,7 @@ class Predictor:
 
     @torch.no_grad()
     def at(self, pixels: Tensor, x: int, y: int, readings: Sequence[Reading]) -> tuple[Tensor, Tensor]:
-        """Logits (c) and one score (s) per reading of one pixel of pixels (3 h w), as in `maps`, on the CPU."""
+        """Logits (c) and one score (s) per reading of one of pixels (3 h w), as in `maps`, on the CPU."""
         top = 0
         for strip in self._strips(
             pixels[None].to(self.device), (pixels.shape[-2], pixels.shape[-1]), readings

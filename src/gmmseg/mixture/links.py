@@ -63,15 +63,15 @@ class LinearTerms(NamedTuple):
 
 
 def linear_terms(link: nn.Module, log_prior: Tensor) -> LinearTerms:
-    """What a link does to the evidence of each class by itself; ValueError if classes depend on each other."""
+    """What a link does to the evidence of each class; ValueError if classes depend on each other."""
     if isinstance(link, BayesLink):
         return LinearTerms(1.0, log_prior)
     if isinstance(link, AffineLink):
         return LinearTerms(float(link.log_temperature.detach().exp()), log_prior + link.offset.detach())
     raise ValueError(
-        "the class_norm link normalises each cell over all classes, with weights that were trained for exactly "
-        "these: one class more or less would change the scores of all others. Use a model with the link affine "
-        "(preset default) or bayes (preset paper)"
+        "the class_norm link normalises each cell over all classes, with weights that were trained for "
+        "exactly these: one class more or less would change the scores of all others. Use a model with the "
+        "link affine (preset default) or bayes (preset paper)"
     )
 
 

@@ -27,8 +27,8 @@ class ClassMixture(nn.Module):
 
     No gradient ever reaches them: only EM (`OnlineEM.step`, or `fit`) moves the mixtures. ``coordinates``
     make points of features and say where means may lie; without any given, the features are the points.
-    Densities are computed group by group: what one product makes of a class depends, in its last digits, on the
-    classes beside it, so classes that are added later are a group of their own and change no old density.
+    Densities are computed group by group: what one product makes of a class depends, in its last digits, on
+    the classes beside it, so classes that are added later are a group of their own and change no old density.
     """
 
     moved_by_em: ClassVar[bool] = True

@@ -1,4 +1,4 @@
-"""The log prior of a class that is added to others: as likely as it is, and not at their cost. Pure functions."""
+"""The log prior of a class that is added to others: likely, and not at their cost. Pure functions."""
 
 import torch
 from torch import Tensor
@@ -10,8 +10,8 @@ _ROUNDS = 60
 def likeliest_offset(margins: Tensor, is_new: Tensor) -> float:
     """The offset at which the posterior of the new class sums up to the number of its points.
 
-    ``margins`` (n): the new class's logit at offset zero less the logsumexp of the others'; ``is_new`` (n) bool.
-    This is the intercept of a logistic regression, the likeliest one. There must be points of both kinds.
+    ``margins`` (n): the new class's logit at offset zero less the logsumexp of the others'; ``is_new`` (n),
+    bool. This is the intercept of a logistic regression, the likeliest one. There must be points of both kinds.
     """
     if not bool(is_new.any()) or bool(is_new.all()):
         raise ValueError("an offset needs points of the new class and points of others")
@@ -28,8 +28,8 @@ def harmless_offset(
 ) -> float:
     """The highest offset up to ``highest`` at which the old classes lose at most ``most_lost`` of mean IoU.
 
-    Of points of old classes: ``leads`` (n), the new class's logit at offset zero less the best of the others',
-    which is that of ``predicted`` (n); ``labels`` (n). -_FAR where every offset costs more.
+    Of points of old classes: ``leads`` (n), the new class's logit at offset zero less the best of the
+    others', which is that of ``predicted`` (n); ``labels`` (n). -_FAR where every offset costs more.
     """
     before = _mean_iou(predicted, labels, num_classes)
 

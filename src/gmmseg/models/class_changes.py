@@ -25,8 +25,8 @@ from gmmseg.models.recipe import Recipe
 from gmmseg.models.segmenter import Colour, Segmenter
 
 NO_COMPONENTS = (
-    "this model has no mixtures of cells, and so no components to show training pixels of: a softmax head has "
-    "none, and those of a Mask2Former are of queries"
+    "this model has no mixtures of cells, and so no components to show training pixels of: a softmax head "
+    "has none, and those of a Mask2Former are of queries"
 )
 
 
@@ -140,15 +140,15 @@ def mixtures_of_cells(segmenter: Segmenter) -> ClassMixture:
     """The mixtures of a segmenter whose classes can be changed; ValueError, with the reason, for others."""
     if not segmenter.points_are_cells:
         raise ValueError(
-            f"a {type(segmenter).__name__} finds objects by queries that were trained for its classes, and no "
-            "query looks for a new one: train it with the class among its labels, or use a network that "
+            f"a {type(segmenter).__name__} finds objects by queries that were trained for its classes, and "
+            "no query looks for a new one: train it with the class among its labels, or use a network that "
             "classifies cells, such as SegFormer or one of the zoo"
         )
     if segmenter.mixture is None:
         raise ValueError(
-            "a softmax head learns borders between the classes it has, and has no density to put another class "
-            "beside: gmmseg fit MODEL --on features --data NAME:ROOT:train --out DIR gives it mixtures without "
-            "training; change the classes of that model"
+            "a softmax head learns borders between the classes it has, and has no density to put another "
+            "class beside: gmmseg fit MODEL --on features --data NAME:ROOT:train --out DIR gives it mixtures "
+            "without training; change the classes of that model"
         )
     segmenter.mixture.refuse_em()
     link_terms(segmenter)

@@ -1,7 +1,7 @@
 """Training pixels that stand for the components of a model: an index in one file beside the weights.
 
-exemplars.safetensors names the weights it belongs to. It holds small JPEG pictures and where they came from, and
-nothing that could be run.
+exemplars.safetensors names the weights it belongs to. It holds small JPEG pictures and where they came from,
+and nothing that could be run.
 """
 
 import json

@@ -202,7 +202,7 @@ class Segmenter(nn.Module):
         return with_class_renamed(self, name, to)
 
     def with_classes_merged(self, name: str, other: str, *, to: str | None = None) -> "Segmenter":
-        """A new segmenter with the class ``other`` taken into ``name``, under that name or the name ``to``."""
+        """A new segmenter with the class ``other`` taken into ``name``, called that or ``to``."""
         from gmmseg.models.class_changes import with_classes_merged
 
         return with_classes_merged(self, name, other, to=to)

@@ -66,11 +66,11 @@ def explanation_section(explained: Explanation) -> Section:
     )
     what = "log p(pixel given class)" if explained.generative else "logit"
     text = (
-        "Evidence is the log density of the pixel under the mixture of each class. The posterior also weighs how "
-        "frequent classes are, at the temperature of the calibration."
+        "Evidence is the log density of the pixel under the mixture of each class. The posterior also weighs "
+        "how frequent classes are, at the temperature of the calibration."
         if explained.generative
-        else "This model has a softmax head. It has no densities and no components: the bars are its logits, which "
-        "say how classes compare and not how usual the pixel is."
+        else "This model has a softmax head. It has no densities and no components: the bars are its logits, "
+        "which say how classes compare and not how usual the pixel is."
     )
     more = len(explained.names) - len(order)
     return Section(

@@ -1,7 +1,7 @@
 """A class added to a trained model: images and masks in, a new model out, and what it costs the others.
 
-The order is: cells of the new class, its mixture, its prior, then the judgement on validation images. Nothing is
-trained and nothing is written.
+The order is: cells of the new class, its mixture, its prior, then the judgement on validation images.
+Nothing is trained and nothing is written.
 """
 
 from collections.abc import Iterator
@@ -65,9 +65,9 @@ def add_class(
 ) -> AddedClass:
     """``model`` with one more class, fitted where ``masks`` (1 the class, 0 not, IGNORE) mark it.
 
-    Its log prior is the likeliest one on those images, together with the validation images if they are labelled
-    with the new class, and so low that the old classes lose at most MOST_LOST of mean IoU on the latter.
-    ``validation``: labelled images; classes are matched by name.
+    Its log prior is the likeliest one on those images, together with the validation images if they are
+    labelled with the new class, and so low that the old classes lose at most MOST_LOST of mean IoU on the
+    latter. ``validation``: labelled images; classes are matched by name.
     """
     mixtures_of_cells(model)
     refuse_name(model, name)
@@ -113,8 +113,8 @@ def _marked_cells(viewer: Segmenter, masks: SegmentationDataset, progress: Progr
 
 
 class _Cells(NamedTuple):
-    """Of some cells: the new class's logit less the logsumexp and less the best of the others', which is that of
-    ``predicted``; and their labels."""
+    """Of some cells: the new class's logit less the logsumexp and less the best of the others', which is
+    that of ``predicted``; and their labels."""
 
     margins: Tensor
     leads: Tensor

@@ -1,4 +1,4 @@
-"""The index of exemplars: a trained model and its training images in, the pixels its components stand for out."""
+"""The index of exemplars: a model and its training images in, the pixels its components stand for out."""
 
 import heapq
 import io

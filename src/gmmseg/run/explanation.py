@@ -12,7 +12,7 @@ from gmmseg.run.runs import open_model
 def write_explanation(
     model: str | Path, image: Path, place: tuple[int, int], out: Path
 ) -> tuple[Explanation, bool]:
-    """Write the page about pixel ``place`` (x, y) of an image; returns what it shows, and if there is an index."""
+    """Write the page about pixel ``place`` (x, y) of an image; returns what it shows, if it has an index."""
     segmenter = open_model(model)
     index = exemplars_of(model, segmenter)
     predictor = Predictor(segmenter)

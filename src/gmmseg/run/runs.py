@@ -96,7 +96,7 @@ def matched_classes(
     colours: Sequence[tuple[int, int, int]] | None = None,
     also: Mapping[str, str] | None = None,
 ) -> FingerprintedDataset:
-    """``dataset`` in a model's classes ``names``, matched by name; classes the model does not have are ignored.
+    """``dataset`` in a model's classes ``names``, matched by name; classes it does not have are ignored.
 
     ``also``: which class of the model other names of the set stand for.
     """
@@ -106,7 +106,7 @@ def matched_classes(
     wanted = match_classes(names, [(also or {}).get(name, name) for name in space.names])
     if all(place is None for place in wanted):
         raise ValueError(
-            f"{dataset.name} has none of the model's classes {', '.join(names)}: give labelled images of those"
+            f"{dataset.name} has none of the model's classes, {', '.join(names)}: give images of those"
         )
     palette = tuple(colours) if colours else distinct_colours(len(names))
     return MatchedClasses(dataset, LabelSpace(tuple(names), palette), wanted)
