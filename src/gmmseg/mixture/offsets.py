@@ -11,7 +11,7 @@ def likeliest_offset(margins: Tensor, is_new: Tensor) -> float:
     """The offset at which the posterior of the new class sums up to the number of its points.
 
     ``margins`` (n): the new class's logit at offset zero less the logsumexp of the others'; ``is_new`` (n),
-    bool. This is the intercept of a logistic regression, the likeliest one. There must be points of both kinds.
+    bool. This is the intercept of a logistic regression, the likeliest one. Both kinds must occur.
     """
     if not bool(is_new.any()) or bool(is_new.all()):
         raise ValueError("an offset needs points of the new class and points of others")
