@@ -115,5 +115,5 @@ def test_what_cannot_be_is_refused(generator):
         appended(DiscriminativeMixture(2, 2, 6), new_class(1, 6, generator), 0.0)
     mixture = random_mixture(3, 2, 6, generator)
     for groups in ((Group(2, 2),), (Group(3, 3),), (Group(3, 2), Group(0, 1))):
-        with pytest.raises(ValueError, match="groups|each group"):
+        with pytest.raises(ValueError, match=r"groups|each group"):
             mixture.groups = groups

@@ -27,8 +27,10 @@ def test_one_component_is_the_mean_of_points_and_of_the_pooled_variance(beside, 
     torch.testing.assert_close(new.variances[0], expected, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize(("count", "components", "expected"), [(1, None, 1), (99, None, 1), (200, None, 2),
-                                                              (5000, None, 4), (5000, 6, 6), (5000, 2, 2)])  # fmt: skip
+COUNTS = [(1, None, 1), (99, None, 1), (200, None, 2), (5000, None, 4), (5000, 6, 6), (5000, 2, 2)]
+
+
+@pytest.mark.parametrize(("count", "components", "expected"), COUNTS)
 def test_few_points_get_few_components(beside, generator, count, components, expected):
     points = torch.randn(count, 5, generator=generator)
     new = fit_class(points, beside, components=components, settings=FewSamples(points_per_component=100))

@@ -64,5 +64,5 @@ def test_a_link_for_other_classes_keeps_what_it_learned_of_those_that_stay(gener
 
 
 def test_a_norm_over_all_classes_has_no_place_for_another():
-    with pytest.raises(ValueError, match="class_norm link .* Use a model with the link affine"):
+    with pytest.raises(ValueError, match=r"class_norm link .* Use a model with the link affine"):
         link_of_rows(ClassNormLink(3), (0, 1))

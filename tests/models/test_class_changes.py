@@ -1,4 +1,4 @@
-"""Segmenters with other classes: what stays is the same bit for bit, what is saved comes back, the rest is refused."""
+"""Segmenters with other classes: what stays is the same bit for bit, what is saved comes back."""
 
 import json
 
@@ -88,7 +88,7 @@ def test_groups_that_cannot_be_are_refused(model, tmp_path, groups):
     config = json.loads((tmp_path / "config.json").read_text())
     config["groups"] = {"head": groups}
     (tmp_path / "config.json").write_text(json.dumps(config))
-    with pytest.raises(WeightsError, match="config.json: the entry groups is not understood"):
+    with pytest.raises(WeightsError, match=r"config\.json: the entry groups is not understood"):
         from_pretrained(tmp_path)
 
 
@@ -188,7 +188,7 @@ def test_a_segmenter_assembled_by_hand(model):
 def test_names_that_exist_or_do_not(model):
     points = points_of(model)
     for name in ("car", "CAR", " "):
-        with pytest.raises(ValueError, match="there is a class 'car' already|needs a name"):
+        with pytest.raises(ValueError, match=r"there is a class 'car' already|needs a name"):
             model.with_class(name, points)
     with pytest.raises(ValueError, match="already"):
         model.with_class_renamed("car", "sky")
