@@ -80,6 +80,7 @@ class Experiment:
     def __init__(self, kind: str, hidden: str, seed: int, arguments: argparse.Namespace) -> None:
         self.kind, self.hidden, self.seed, self.arguments = kind, hidden, seed, arguments
         self.target = RESULTS / f"{kind}_{hidden}_{seed}.json"
+        self.known: dict[str, float] = {}
 
     def run(self) -> None:
         """Train what is not there yet, judge it, write the results file."""
@@ -137,6 +138,12 @@ class Experiment:
         names = ("auroc", "ap", "fpr95")
         return {name: {each: score[each] for each in names} for name, score in entry["scores"].items()}
 
+    def before(self, head: str, model: Segmenter, test: Any) -> float:
+        """`old_miou` of a model that has learned nothing new yet."""
+        if head not in self.known:
+            self.known[head] = old_miou(model, test)
+        return self.known[head]
+
     def added(self, gmm: Segmenter, twin: Segmenter, count: int, draw: int) -> dict[str, Any]:
         """Both ways to add the class from ``count`` images, judged on the test set."""
         data = self.config("gmm").data
@@ -150,9 +157,10 @@ class Experiment:
         added = run.add_class(gmm, self.hidden, masks_of(images, self.hidden), validation=val)
         labelled = run.matched_classes(images, classes)
         entry = {"images": count, "draw": draw, "cells": added.cells, "components": added.components}
-        entry["gmm_add_class"] = judged(gmm, added.segmenter, test)
+        entry["gmm_add_class"] = judged(added.segmenter, self.before("gmm", gmm, test), test)
         for method, all_rows in (("softmax_new_row", False), ("softmax_all_rows", True)):
-            entry[method] = judged(twin, fine_tuned(twin, labelled, all_rows=all_rows), test)
+            tuned = fine_tuned(twin, labelled, all_rows=all_rows)
+            entry[method] = judged(tuned, self.before("softmax", twin, test), test)
         print(self.target.stem, json.dumps(entry), flush=True)
         return entry
 
@@ -195,24 +203,29 @@ def masks_of(dataset: Any, name: str) -> RelabelledDataset:
 
 
 @torch.no_grad()
-def judged(before: Segmenter, after: Segmenter, dataset: Any) -> dict[str, float]:
-    """IoU of the new class, mIoU of the old ones on their own pixels before and after, and mIoU of all."""
-    classes = after.num_classes
-    old_before, old_after, everything = (ConfusionMatrix(classes) for _ in range(3))
-    first, second = Predictor(before), Predictor(after)
+def old_miou(model: Segmenter, dataset: Any) -> float:
+    """mIoU of the classes of a model, the withheld one being ignored in ``dataset``."""
+    confusion, predictor = ConfusionMatrix(model.num_classes), Predictor(model)
     for sample in walk(dataset):
         labels = sample.labels[None].long()
-        old = labels.masked_fill(labels == classes - 1, IGNORE)
-        guess = second.maps(sample).logits.argmax(1)
-        old_before.update(first.maps(sample).logits.argmax(1), old)
-        old_after.update(guess, old)
-        everything.update(guess, labels)
-    old_ious = [float(each.compute()["iou"][:-1].nanmean()) for each in (old_before, old_after)]
-    found = everything.compute()
+        known = labels.masked_fill(labels >= model.num_classes, IGNORE)
+        confusion.update(predictor.maps(sample).logits.argmax(1), known)
+    return float(confusion.compute()["miou"])
+
+
+@torch.no_grad()
+def judged(model: Segmenter, before: float, dataset: Any) -> dict[str, float]:
+    """IoU of the new class, mIoU of the old ones on their own pixels before and after, and mIoU of all."""
+    confusion, predictor = ConfusionMatrix(model.num_classes), Predictor(model)
+    for sample in walk(dataset):
+        confusion.update(predictor.maps(sample).logits.argmax(1), sample.labels[None].long())
+    found, counts = confusion.compute(), confusion.counts.double()
+    hits, old = counts.diagonal()[:-1], counts[:-1]  # on pixels of the old classes alone
+    ious = hits / (old.sum(1) + old[:, :-1].sum(0) - hits)
     return {
         "new_iou": float(found["iou"][-1]),
-        "old_miou_before": old_ious[0],
-        "old_miou_after": old_ious[1],
+        "old_miou_before": before,
+        "old_miou_after": float(ious.nanmean()),
         "miou_all": float(found["miou"]),
     }
 

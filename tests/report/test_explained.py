@@ -24,7 +24,8 @@ def explained():
     return Explanation(
         x=4, y=9, names=("road", "<b>sky</b>", "car"), generative=True, evidence=(-20.5, -3.25, -80.0),
         posterior=(0.2, 0.79, 0.01), label=1, nearest=1, component=1, component_shares=(0.1, 0.9),
-        anomaly=3.25, threshold=2.0, p_value=0.01, exemplars=(Exemplar(1, 1, "street<1>.png", 7, 8, 2.5, jpeg()),),
+        anomaly=3.25, threshold=2.0, p_value=0.01,
+        exemplars=(Exemplar(1, 1, "street<1>.png", 7, 8, 2.5, jpeg()),),
     )  # fmt: skip
 
 

@@ -1,7 +1,9 @@
 """A class added from masks, through Python and through the command line; nothing lost when it is refused."""
 
 import re
+import runpy
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -231,3 +233,40 @@ def test_remove_rename_and_merge_from_the_command_line(world, tmp_path):
         model = run.open_model(tmp_path / command)
         assert model.label_names == names
         assert model.calibration is not None
+
+
+PAGES = ("new_classes.md", "explain.md")
+
+
+def test_the_commands_of_the_pages_run_as_they_are_printed(world, tmp_path, monkeypatch):
+    """On a folder of images called as in the pages: a pylon is a ball here."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(world / "model", "runs/mine")
+    shutil.copytree(world / "closed", "mydata")
+    shutil.copytree(world / "images", "photos")
+    shutil.copy("photos/0.png", "photos/street.png")
+    shutil.copytree(world / "images", "cones/images")
+    shutil.copytree(world / "masks", "cones/masks")
+    docs = Path(__file__).parents[2] / "docs"
+    commands = [
+        line.partition("#")[0].split()
+        for page in PAGES
+        for block in re.findall(r"```bash\n(.*?)```", (docs / page).read_text(encoding="utf-8"), re.DOTALL)
+        for line in block.splitlines()
+    ]
+    assert len(commands) == 8
+    for words in commands:
+        assert words[0] == "gmmseg"
+        result = invoke(*words[1:])
+        assert result.exit_code == 0, (words, result.output, result.exception)
+    assert run.open_model("runs/merged").label_names == ("sky", "ground")
+    assert Path("explain.html").is_file()
+
+
+@pytest.mark.slow
+def test_the_example_learns_cars_without_training(tmp_path):
+    example = Path(__file__).parents[2] / "examples" / "new_class.py"
+    gain = runpy.run_path(str(example))["main"](steps=120, images=5, out=tmp_path / "out")
+    assert gain.new_iou > 0.1
+    assert gain.lost < 0.02
+    assert (tmp_path / "out" / "explain.html").is_file()
