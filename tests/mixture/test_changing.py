@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from gmmseg.mixture import ClassMixture, DiscriminativeMixture, WhitenedSphere
-from gmmseg.mixture.changing import appended, merged, without
+from gmmseg.mixture import ClassMixture, DiscriminativeMixture, OnlineEM, WhitenedSphere
+from gmmseg.mixture.changing import appended, as_one_group_, merged, without
 from gmmseg.mixture.few_samples import NewClass
 from gmmseg.mixture.mixture import Group
 
@@ -101,6 +101,20 @@ def test_the_union_is_the_sum_of_both_by_share(index, other, winner, generator):
     evidence[:, index] = parts.amax(0) if winner else parts.logsumexp(0)
     torch.testing.assert_close(both(points), evidence[:, kept], rtol=1e-4, atol=1e-3)
     assert float(both.log_prior[kept.index(index)]) == -2.0
+
+
+def test_em_gets_one_group_in_which_every_slot_has_a_weight(generator):
+    old = random_mixture(3, 4, 6, generator)
+    grown = appended(old, new_class(1, 6, generator), 0.0)
+    points = torch.randn(40, 6, generator=generator)
+    before = grown(points)
+    as_one_group_(grown)
+    assert grown.groups == ((4, 4),)
+    torch.testing.assert_close(grown(points), before)  # the one component of the new class, four times
+    assert torch.equal(grown.log_weights[:3], old.log_weights)
+    em = OnlineEM(grown)
+    em.step(points, torch.randint(4, (40,), generator=generator))
+    assert bool(grown.log_weights.exp().sum(1).isclose(torch.ones(4)).all())
 
 
 def test_coordinates_are_shared(generator):

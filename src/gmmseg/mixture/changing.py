@@ -1,5 +1,7 @@
 """Mixtures with one class more, one less, or two as one. Pure functions: the mixture given is left alone."""
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -54,6 +56,17 @@ def merged(
     prior[place] = log_prior
     # One class of a group has more components than the others now: they are computed as one group.
     return _assembled(mixture, old, prior, (Group(rest.num_classes, k),))
+
+
+@torch.no_grad()
+def as_one_group_(mixture: ClassMixture) -> None:
+    """Give every component slot a weight, and all classes one group: for EM, which moves them all.
+
+    A class with free slots has even weights from now on.
+    """
+    free = (mixture.log_weights == UNUSED).any(1)
+    mixture.log_weights[free] = -math.log(mixture.num_components)
+    mixture.groups = (Group(mixture.num_classes, mixture.num_components),)
 
 
 def _union(mixture: ClassMixture, index: int, other: int, log_shares: Tensor) -> NewClass:

@@ -1,6 +1,7 @@
 """A trained segmenter with one class more, one less, another name, or two classes as one.
 
-Nothing is trained, and the segmenter given is left alone: each function returns a new one.
+Nothing is trained, and the segmenter given is left alone: each function returns a new one. Tensors that stay
+are shared by both.
 """
 
 import math
@@ -48,7 +49,6 @@ def with_class(
     *,
     components: int | None = None,
     offset: float | None = None,
-    colour: Colour | None = None,
     settings: FewSamples = AS_CHOSEN,
 ) -> Segmenter:
     """The segmenter with one more class, the last; log densities and logits of the others stay bit for bit.
@@ -72,7 +72,7 @@ def with_class(
         _density_with_class(segmenter.density, samples.maps, components, settings),
     )
     if segmenter.colours is not None:
-        changed.colours = (*segmenter.colours, colour or _fresh_colour(segmenter.colours))
+        changed.colours = (*segmenter.colours, _fresh_colour(segmenter.colours))
     return changed
 
 
