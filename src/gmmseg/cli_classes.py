@@ -60,9 +60,8 @@ def add_class(
     """
     from gmmseg import run
     from gmmseg.data.class_masks import images_without_mask, open_class_masks
-    from gmmseg.training.run_folder import refuse_weights
 
-    refuse_weights(out)
+    _refuse_taken(out)
     marked = open_class_masks(images, masks)
     left_out = images_without_mask(images, marked)
     if left_out:
@@ -80,9 +79,7 @@ def add_class(
 
 def remove_class(model: Model, name: NameOption, out: OutOption, data: CalibrateOnOption = None) -> None:
     """Remove a class from a trained model; its pixels go to other classes, or become unknown."""
-    from gmmseg.training.run_folder import refuse_weights
-
-    refuse_weights(out)
+    _refuse_taken(out)
     _save(_open(model).without_class(name), out, _opened(data))
 
 
@@ -94,9 +91,8 @@ def rename_class(
 ) -> None:
     """Give a class of a trained model another name; weights and calibration stay as they are."""
     from gmmseg import distributed
-    from gmmseg.training.run_folder import refuse_weights
 
-    refuse_weights(out)
+    _refuse_taken(out)
     renamed = _open(model).with_class_renamed(name, to)
     if distributed.rank() == 0:
         renamed.save_pretrained(out)
@@ -112,11 +108,17 @@ def merge_classes(
     data: CalibrateOnOption = None,
 ) -> None:
     """Make one class of two; its mixture is the union of both."""
-    from gmmseg.training.run_folder import refuse_weights
-
-    refuse_weights(out)
+    _refuse_taken(out)
     merged = _open(model).with_classes_merged(name, other, to=to)
     _save(merged, out, _opened(data), dict.fromkeys((name, other), to or name))
+
+
+def _refuse_taken(out: Path) -> None:
+    """Refuse a folder that holds weights or a run already."""
+    from gmmseg.training.run_folder import refuse_weights, refuse_work
+
+    refuse_weights(out)
+    refuse_work(out)
 
 
 def _open(model: str) -> "Segmenter":

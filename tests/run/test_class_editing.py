@@ -109,6 +109,19 @@ def test_labels_of_validation_are_matched_by_name(world, tmp_path):
     assert gains[0] == gains[1]
 
 
+def test_a_set_in_another_order_is_judged_in_the_models(world, tmp_path):
+    """An added class is the last of a model, wherever a data set has it."""
+    model, masks = open_world(world)
+    run.add_class(model, "ball", masks).segmenter.save_pretrained(tmp_path / "model")
+    write_set(tmp_path / "data", "val", 2, ("ball", "sky", "grass"), 3)
+    dataset = open_dataset("folder", tmp_path / "data", "val")
+    (judged,) = run.judged_sets(tmp_path / "model", dataset)
+    assert judged.label_space.names == ("sky", "grass", "ball")
+    assert torch.equal(judged[0].labels, torch.tensor([2, 0, 1], dtype=torch.uint8)[dataset[0].labels.long()])
+    same = open_dataset("folder", world / "open", "val")
+    assert run.judged_sets(tmp_path / "model", same) == [same]
+
+
 def invoke(*words):
     return CliRunner().invoke(app, [str(word) for word in words])
 
@@ -200,6 +213,9 @@ def test_weights_are_not_overwritten(world, tmp_path):
     ):
         result = invoke(*command, "--out", tmp_path / "out")
         assert "holds weights already" in str(result.exception)
+        (tmp_path / "run" / "best").mkdir(parents=True, exist_ok=True)
+        (tmp_path / "run" / "best" / "config.json").write_text("{}")
+        assert "holds trained weights" in str(invoke(*command, "--out", tmp_path / "run").exception)
     assert (tmp_path / "out" / "model.safetensors").read_bytes() == before
 
 
@@ -223,7 +239,7 @@ def test_remove_rename_and_merge_from_the_command_line(world, tmp_path):
     assert added.exit_code == 0, added.output
     steps = [
         ("rename-class", "three", ("--name", "ball", "--to", "toy"), ("sky", "grass", "toy")),
-        ("merge-classes", "three", ("--name", "grass", "--with", "ball", "--to", "ground", "-d", data),
+        ("merge-classes", "three", ("--name", "Grass", "--with", "ball", "--to", "ground", "-d", data),
          ("sky", "ground")),
         ("remove-class", "three", ("--name", "grass", "-d", data), ("sky", "ball")),
     ]  # fmt: skip

@@ -103,7 +103,11 @@ def matched_classes(
     space = dataset.label_space
     if space is None:
         raise ValueError(f"{dataset.name} marks what is unknown, not classes: give labelled images")
-    wanted = match_classes(names, [(also or {}).get(name, name) for name in space.names])
+    others = match_classes(tuple(also or {}), space.names)
+    meant = [
+        name if row is None else list((also or {}).values())[row] for name, row in zip(space.names, others)
+    ]
+    wanted = match_classes(names, meant)
     if all(place is None for place in wanted):
         raise ValueError(
             f"{dataset.name} has none of the model's classes, {', '.join(names)}: give images of those"
