@@ -40,7 +40,7 @@ DOORS = {
     "annotated_types": {"bounds.py"},
     "yaml": {"config.py"},
     "pydantic": {"config.py"},
-    "typer": {"cli.py", "cli_adapt.py", "cli_masks.py", "cli_options.py", "cli_shared.py", "terminal.py"},
+    "typer": {path.name for path in SOURCE.glob("cli*.py")} | {"terminal.py"},
     "huggingface_hub": {"models/saving.py", "models/hub.py", "hub_access.py", "data/parquet.py"},
     "datasets": {"data/parquet.py", "data/parquet_columns.py"},
     "pyarrow": {"data/parquet.py"},

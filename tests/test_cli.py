@@ -47,6 +47,11 @@ def test_every_command_explains_itself():
         "report",
         "import",
         "zoo",
+        "add-class",
+        "remove-class",
+        "rename-class",
+        "merge-classes",
+        "explain",
     ]
     for words in (*([command] for command in commands), ["configs"], ["data", "check"], ["data", "list"]):
         result = CliRunner().invoke(app, [*words, "--help"])

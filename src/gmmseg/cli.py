@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from gmmseg.cli_adapt import adapt
+from gmmseg.cli_classes import add_class, merge_classes, remove_class, rename_class
+from gmmseg.cli_explain import explain
 from gmmseg.cli_masks import convert_masks
 from gmmseg.cli_options import (
     BoundariesOption,
@@ -530,6 +532,8 @@ def convert_coco_stuff(
     say(", ".join(f"{split}: {count}" for split, count in counts.items()))
 
 
+for command in (add_class, remove_class, rename_class, merge_classes, explain):
+    app.command()(command)
 data_app.command()(convert_masks)
 
 

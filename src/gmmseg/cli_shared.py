@@ -1,6 +1,5 @@
 """What commands in several modules share: data sets by their names, trainings that may be stopped."""
 
-import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -17,18 +16,9 @@ if TYPE_CHECKING:
 
 def open_set(spec: str, default_split: str | None = None) -> "FingerprintedDataset":
     """The data set of NAME:ROOT[:SPLIT]; the built-in scenes are NAME[::SPLIT]."""
-    from gmmseg.data import open_dataset
+    from gmmseg import run
 
-    name, _, rest = spec.partition(":")
-    root, _, split = rest.rpartition(":") if ":" in rest else (rest, "", "")
-    chosen = split or default_split or (None if _is_anomaly_set(name) else "val")
-    return open_dataset(name, os.path.expanduser(root) or None, chosen)
-
-
-def _is_anomaly_set(name: str) -> bool:
-    from gmmseg.data.catalog import LAYOUTS
-
-    return name == "scenes_anomaly" or (name in LAYOUTS and LAYOUTS[name].label_space is None)
+    return run.open_named(spec, default_split)
 
 
 def judged_sets(

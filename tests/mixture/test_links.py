@@ -1,7 +1,8 @@
 import pytest
 import torch
 
-from gmmseg.mixture import AffineLink, BayesLink, log_posterior, make_link
+from gmmseg.mixture import AffineLink, BayesLink, ClassNormLink, log_posterior, make_link
+from gmmseg.mixture.links import linear_terms, link_of_rows
 
 
 @pytest.mark.parametrize("name", ["bayes", "class_norm", "affine"])
@@ -38,3 +39,30 @@ def test_class_norm_is_blind_to_a_common_shift():
 def test_unknown_link_is_refused():
     with pytest.raises(ValueError, match="bayes, class_norm or affine"):
         make_link("softmax", 3)
+
+
+def test_a_link_in_linear_terms_gives_its_own_logits(generator):
+    evidence, prior = torch.randn(6, 3, generator=generator), torch.randn(3, generator=generator)
+    link = AffineLink(3, 0.4)
+    with torch.no_grad():
+        link.offset.copy_(torch.randn(3, generator=generator))
+    for each in (link, BayesLink()):
+        terms = linear_terms(each, prior)
+        torch.testing.assert_close(terms.temperature * evidence + terms.offsets, each(evidence, prior))
+
+
+def test_a_link_for_other_classes_keeps_what_it_learned_of_those_that_stay(generator):
+    link = AffineLink(3, 0.4)
+    with torch.no_grad():
+        link.offset.copy_(torch.randn(3, generator=generator))
+    evidence, prior = torch.randn(6, 3, generator=generator), torch.randn(3, generator=generator)
+    changed = link_of_rows(link, (2, None, 0))
+    rows = torch.tensor([2, 1, 0])
+    logits = changed(evidence[:, rows], prior[rows])
+    assert torch.equal(logits[:, [0, 2]], link(evidence, prior)[:, [2, 0]])
+    assert float(changed.offset[1].detach()) == 0
+
+
+def test_a_norm_over_all_classes_has_no_place_for_another():
+    with pytest.raises(ValueError, match=r"class_norm link .* Use a model with the link affine"):
+        link_of_rows(ClassNormLink(3), (0, 1))

@@ -219,3 +219,8 @@ def test_half_precision_ends_with_the_network(model: torch.nn.Module, generator,
     assert set(classes.tolist()) == {0, 2, CLASSES}
     segmenter.zero_grad()
     segmenter.eval()
+
+
+def test_no_query_looks_for_another_class(segmenter: MaskSegmenter) -> None:
+    with pytest.raises(ValueError, match="MaskSegmenter finds objects by queries"):
+        segmenter.with_class("cone", torch.zeros(3, 8))

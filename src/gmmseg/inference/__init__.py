@@ -2,6 +2,7 @@
 
 from gmmseg.images import ImageError, load_image
 from gmmseg.inference.calibrating import calibrate
+from gmmseg.inference.explaining import Explanation, explain
 from gmmseg.inference.predict_files import PredictSummary, predict_files
 from gmmseg.inference.prediction import Prediction
 from gmmseg.inference.predictor import Predictor
@@ -10,6 +11,7 @@ from gmmseg.inference.windows import Maps, sliding, whole
 from gmmseg.models.false_alarms import FalseAlarms
 
 __all__ = [
+    "Explanation",
     "FalseAlarms",
     "ImageError",
     "Maps",
@@ -18,6 +20,7 @@ __all__ = [
     "Predictor",
     "ScoreHistogram",
     "calibrate",
+    "explain",
     "load_image",
     "predict_files",
     "sliding",

@@ -131,3 +131,22 @@ def _scale_bar(width: int, low: float, high: float, threshold: float | None) -> 
         half = draw.textlength(text, font) / 2
         draw.text((min(max(at, half + 4), width - half - 4), numbers + line), text, _INK, font, anchor="ma")
     return bar
+
+
+def crop_around(pixels: NDArray[np.uint8], x: int, y: int, side: int) -> Image.Image:
+    """A square of pixels (h w 3) uint8 with (x, y) in its middle, as far as the border allows."""
+    height, width = pixels.shape[:2]
+    left, top = (max(0, min(place - side // 2, length - side)) for place, length in ((x, width), (y, height)))
+    return Image.fromarray(np.ascontiguousarray(pixels[top : top + side, left : left + side]))
+
+
+def with_cross(pixels: NDArray[np.uint8], x: int, y: int) -> Image.Image:
+    """Pixels (h w 3) uint8 with a cross around (x, y), which itself stays free."""
+    picture = Image.fromarray(np.ascontiguousarray(pixels))
+    draw = ImageDraw.Draw(picture)
+    reach = max(6, min(picture.size) // 16)
+    for colour, width in ((_INK, 5), (_PAPER, 2)):  # seen on dark and on bright pictures
+        for step_x, step_y in ((1, 0), (-1, 0), (0, 1), (0, -1)):
+            near, far = ((x + step_x * r, y + step_y * r) for r in (reach // 3, reach))
+            draw.line((near, far), fill=colour, width=width)
+    return picture

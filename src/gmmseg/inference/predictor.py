@@ -3,6 +3,7 @@
 import itertools
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -39,6 +40,43 @@ UNFITTED = (
     "or OnlineEM in a loop of your own), or fit mixtures on a trained softmax model (`gmmseg fit`)"
 )
 LONGEST = 8
+
+
+@dataclass(frozen=True, eq=False)
+class View:
+    """One pass of the network: its ``output``, the ``labels`` (1 h w) of what it saw, and where that was.
+
+    ``start``: top and left of the window in the image as it was seen; ``scale``: height and width of the
+    image itself over those of the image as it was seen.
+    """
+
+    output: SegmenterOutput
+    labels: Tensor
+    start: tuple[int, int]
+    scale: tuple[float, float]
+
+    def pixel(self, row: int, column: int) -> tuple[int, int]:
+        """The pixel (x, y) of the image in the middle of a cell."""
+        down, across = (
+            (start + (place + 0.5) * step) * scale
+            for start, place, step, scale in zip(self.start, (row, column), self._steps, self.scale)
+        )
+        return int(across), int(down)
+
+    def cell(self, x: int, y: int) -> tuple[int, int]:
+        """Row and column of the cell that a pixel of the image is in, or of the nearest one."""
+        rows, columns = self.output.logits.shape[-2:]
+        down, across = (
+            ((place + 0.5) / scale - start) / step
+            for start, place, step, scale in zip(self.start, (y, x), self._steps, self.scale)
+        )
+        return min(max(int(down), 0), rows - 1), min(max(int(across), 0), columns - 1)
+
+    @property
+    def _steps(self) -> tuple[float, float]:
+        """Height and width of a cell in pixels as they were seen."""
+        (height, width), (rows, columns) = self.labels.shape[-2:], self.output.logits.shape[-2:]
+        return height / rows, width / columns
 
 
 class Predictor:
@@ -142,18 +180,61 @@ class Predictor:
 
         One pair for the whole image or for each window, as the predictor looks at it.
         """
+        return ((view.output, view.labels) for view in self.views(sample))
+
+    def views(self, sample: Sample) -> Iterator[View]:
+        """What `outputs` gives, with its place in the image."""
         batch = collate([sample]).to(self.device)
         seen = at_short_side(batch.images, self.inference.short_side)
         known = shrink_labels(batch.labels, seen.shape[-2:])
-        tops, lefts = ([0], [0]) if self._at_once(seen) else self._window_starts(seen)
-        side = max(seen.shape[-2:]) if self._at_once(seen) else self.window
+        tops, lefts = self._window_starts(seen)
         for top, left in itertools.product(tops, lefts):
-            part = (..., slice(top, top + side), slice(left, left + side))
-            window = seen[part]
-            size = fitting((window.shape[-2], window.shape[-1]), self.segmenter.stride)
-            below, right = size[0] - window.shape[-2], size[1] - window.shape[-1]
-            padded = F.pad(known[part], (0, right, 0, below), value=IGNORE)
-            yield forward(self.network, pad(window, *size)), padded
+            yield self._view(seen, known, (top, left), sample.labels.shape)
+
+    def view_at(self, pixels: Tensor, x: int, y: int) -> tuple[View, int, int]:
+        """The view of pixels (3 h w) with its middle nearest to a pixel; row and column of its cell."""
+        seen = at_short_side(pixels[None].to(self.device), self.inference.short_side)
+        side = self._side(seen)
+        starts = [
+            min(begins, key=lambda begin, at=at: abs(begin + side / 2 - at))  # type: ignore[misc]
+            for begins, at in zip(
+                self._window_starts(seen),
+                (
+                    (y + 0.5) * seen.shape[-2] / pixels.shape[-2],
+                    (x + 0.5) * seen.shape[-1] / pixels.shape[-1],
+                ),
+            )
+        ]
+        nothing = torch.full((1, *seen.shape[-2:]), IGNORE, device=seen.device)
+        view = self._view(seen, nothing, (starts[0], starts[1]), pixels.shape[-2:])
+        return view, *view.cell(x, y)
+
+    def _view(self, seen: Tensor, known: Tensor, start: tuple[int, int], size: torch.Size) -> View:
+        """The network's view of a window of what is seen (1 3 h w), of an image of ``size``."""
+        side, (top, left) = self._side(seen), start
+        part = (..., slice(top, top + side), slice(left, left + side))
+        window = seen[part]
+        fits = fitting((window.shape[-2], window.shape[-1]), self.segmenter.stride)
+        below, right = fits[0] - window.shape[-2], fits[1] - window.shape[-1]
+        padded = F.pad(known[part], (0, right, 0, below), value=IGNORE)
+        scale = (size[0] / seen.shape[-2], size[1] / seen.shape[-1])
+        return View(forward(self.network, pad(window, *fits)), padded, start, scale)
+
+    def _side(self, seen: Tensor) -> int:
+        """The side of windows over what is seen: all of it where that is done in one pass."""
+        return max(seen.shape[-2:]) if self._at_once(seen) else self.window
+
+    @torch.no_grad()
+    def at(self, pixels: Tensor, x: int, y: int, readings: Sequence[Reading]) -> tuple[Tensor, Tensor]:
+        """Logits (c) and one score (s) per reading of one of pixels (3 h w), as in `maps`, on the CPU."""
+        top = 0
+        for strip in self._strips(
+            pixels[None].to(self.device), (pixels.shape[-2], pixels.shape[-1]), readings
+        ):
+            if y - top < strip.logits.shape[-2]:
+                return strip.logits[0, :, y - top, x].cpu(), strip.scores[0, :, y - top, x].cpu()
+            top += strip.logits.shape[-2]
+        raise IndexError(f"row {y} of an image of {top} rows")
 
     def _strips(self, images: Tensor, size: tuple[int, int], readings: Sequence[Reading]) -> Iterator[Maps]:
         """Maps at ``size`` as strips of rows; evaluation and prediction both come this way."""
@@ -166,6 +247,8 @@ class Predictor:
         return iter(strips) if seen.shape[-2:] == size else rows_at(joined(strips), size)
 
     def _window_starts(self, images: Tensor) -> tuple[list[int], list[int]]:
+        if self._at_once(images):
+            return [0], [0]
         return window_starts((images.shape[-2], images.shape[-1]), self.window, self.stride)
 
     @torch.no_grad()

@@ -4,6 +4,9 @@ Each maps evidence (n c) and the mixture's log prior (c) to logits (n c) whose s
 the posterior. The anomaly score is taken before the link and never sees it.
 """
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 import torch
 from torch import Tensor, nn
 
@@ -50,3 +53,40 @@ def make_link(name: str, num_classes: int, *, temperature: float = 1.0) -> nn.Mo
     if name == "affine":
         return AffineLink(num_classes, temperature)
     raise ValueError(f"unknown link {name!r}: choose bayes, class_norm or affine")
+
+
+class LinearTerms(NamedTuple):
+    """A link as ``logits = temperature * evidence + offsets``, offsets (c) being the whole log prior."""
+
+    temperature: float
+    offsets: Tensor
+
+
+def linear_terms(link: nn.Module, log_prior: Tensor) -> LinearTerms:
+    """What a link does to the evidence of each class; ValueError if classes depend on each other."""
+    if isinstance(link, BayesLink):
+        return LinearTerms(1.0, log_prior)
+    if isinstance(link, AffineLink):
+        return LinearTerms(float(link.log_temperature.detach().exp()), log_prior + link.offset.detach())
+    raise ValueError(
+        "the class_norm link normalises each cell over all classes, with weights that were trained for "
+        "exactly these: one class more or less would change the scores of all others. Use a model with the "
+        "link affine (preset default) or bayes (preset paper)"
+    )
+
+
+@torch.no_grad()
+def link_of_rows(link: nn.Module, rows: Sequence[int | None]) -> nn.Module:
+    """The link for other classes: each takes what the link has learned of class ``row``; None: nothing yet.
+
+    A class without a row has its whole prior in the mixture's log prior.
+    """
+    linear_terms(link, torch.zeros(()))
+    if not isinstance(link, AffineLink):
+        return BayesLink()
+    changed = AffineLink(len(rows)).to(link.offset.device)
+    changed.log_temperature.copy_(link.log_temperature)
+    for place, row in enumerate(rows):
+        if row is not None:
+            changed.offset[place] = link.offset[row]
+    return changed.train(link.training)

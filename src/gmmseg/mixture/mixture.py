@@ -1,10 +1,11 @@
 """The state of the method: per class a mixture of diagonal Gaussians."""
 
-from collections.abc import Iterable
-from typing import ClassVar
+from collections.abc import Iterable, Sequence
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from gmmseg.mixture import gaussian
 from gmmseg.mixture.blocks import mixture_evidence, total_log_density
@@ -14,11 +15,20 @@ from gmmseg.mixture.post_hoc import fit_mixture
 START_VARIANCE = 1.0
 
 
+class Group(NamedTuple):
+    """Classes that follow each other and came together, and how many of the component slots they use."""
+
+    classes: int
+    components: int
+
+
 class ClassMixture(nn.Module):
     """Means and variances (c k d), component weights (c k) and a class prior (c), all buffers.
 
     No gradient ever reaches them: only EM (`OnlineEM.step`, or `fit`) moves the mixtures. ``coordinates``
     make points of features and say where means may lie; without any given, the features are the points.
+    Densities are computed group by group: what one product makes of a class depends, in its last digits, on
+    the classes beside it, so classes that are added later are a group of their own and change no old density.
     """
 
     moved_by_em: ClassVar[bool] = True
@@ -54,6 +64,7 @@ class ClassMixture(nn.Module):
         log_weight = -torch.tensor(float(num_components)).log()
         self.register_buffer("log_weights", log_weight.repeat(num_classes, num_components))
         self.register_buffer("log_prior", -torch.tensor(float(num_classes)).log().repeat(num_classes))
+        self._groups = (Group(num_classes, num_components),)
 
     def _check_coordinates(self, dim: int) -> None:
         if self.coordinates.dim != dim:
@@ -85,6 +96,20 @@ class ClassMixture(nn.Module):
         self.coordinates.check(points)
 
     @property
+    def groups(self) -> tuple[Group, ...]:
+        """The classes, in their order, as they came; all of them in one group unless some were added."""
+        return self._groups
+
+    @groups.setter
+    def groups(self, groups: Sequence[Group]) -> None:
+        c, k = self.means.shape[:2]
+        if sum(group.classes for group in groups) != c or max(group.components for group in groups) != k:
+            raise ValueError(f"groups {[tuple(group) for group in groups]} of {c} classes, {k} components")
+        if min(min(group) for group in groups) < 1:
+            raise ValueError("each group has at least one class and one component")
+        self._groups = tuple(groups)
+
+    @property
     def num_classes(self) -> int:
         return self.means.shape[0]
 
@@ -109,8 +134,12 @@ class ClassMixture(nn.Module):
         return self.coordinates(features, projection)
 
     def log_density(self, points: Tensor) -> Tensor:
-        """log N(x; component) of points (n d) -> (n c k)."""
-        return gaussian.log_density(points, self.means, self.variances)
+        """log N(x; component) of points (n d) -> (n c k); -inf in slots that a class does not use."""
+        parts = [gaussian.log_density(points, means, variances) for means, variances, _ in self._parts()]
+        if len(parts) == 1:
+            return parts[0]
+        free = [self.num_components - part.shape[-1] for part in parts]
+        return torch.cat([F.pad(part, (0, k), value=-torch.inf) for part, k in zip(parts, free)], dim=1)
 
     def evidence(self, log_densities: Tensor) -> Tensor:
         """log p(x given class), (n c), from log densities (n c k)."""
@@ -120,7 +149,24 @@ class ClassMixture(nn.Module):
         """Evidence (n c) of points (n d), as ``winner`` says."""
         if self.means.requires_grad:
             return self.evidence(self.log_density(points))
-        return mixture_evidence(points, self.means, self.variances, self.log_weights, winner=self.winner)
+        parts = [mixture_evidence(points, *part, winner=self.winner) for part in self._parts()]
+        return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
+
+    def _parts(self) -> list[tuple[Tensor, Tensor, Tensor]]:
+        """Means, variances (c' k' d) and log weights (c' k') of each group."""
+        state = (self.means, self.variances, self.log_weights)
+        if len(self.groups) == 1:
+            return [state]
+        ends = torch.tensor([group.classes for group in self.groups]).cumsum(0).tolist()
+        rows = [slice(end - group.classes, end) for end, group in zip(ends, self.groups)]
+        return [
+            # Contiguous, as they were before the group had others beside it: sums over them round the same.
+            (means.contiguous(), variances.contiguous(), log_weights.contiguous())
+            for means, variances, log_weights in (
+                tuple(each[place, : group.components] for each in state)
+                for place, group in zip(rows, self.groups)
+            )
+        ]
 
     def component_log_density(self, points: Tensor, labels: Tensor, components: Tensor) -> Tensor:
         """log [pi N] of points (n d) under one component each, that of class labels (n) and number (n)."""
@@ -133,7 +179,8 @@ class ClassMixture(nn.Module):
         """Log of the sum over all classes and components, (n), of points (n d)."""
         if self.means.requires_grad:
             return (self.log_density(points) + self.log_weights).logsumexp(dim=(1, 2))
-        return total_log_density(points, self.means, self.variances, self.log_weights)
+        parts = [total_log_density(points, *part) for part in self._parts()]
+        return parts[0] if len(parts) == 1 else torch.stack(parts).logsumexp(0)
 
     @torch.no_grad()
     def sample(self, class_index: int, n: int, generator: torch.Generator | None = None) -> Tensor:

@@ -122,6 +122,17 @@ _CHANGES: dict[str, Callable[[Recipe, Sequence[str]], Recipe]] = {
 """What a recipe says about classes apart from their number, by its source."""
 
 
+def transplanted(segmenter: Segmenter, recipe: Recipe, rows: Rows) -> Segmenter:
+    """The network of ``recipe`` with the tensors of ``segmenter``, row by row where they belong to classes.
+
+    Its head is left as it was built.
+    """
+    changed = from_recipe(recipe, None, "")
+    _transplant(segmenter, changed, rows, same_head=False)
+    changed.mean, changed.std = segmenter.mean, segmenter.std
+    return changed
+
+
 @torch.no_grad()
 def _transplant(old: Segmenter, new: Segmenter, rows: Rows, *, same_head: bool) -> None:
     """Fill ``new`` with the tensors of ``old``, row by row where they belong to classes."""

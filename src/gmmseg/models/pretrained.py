@@ -6,6 +6,7 @@ from typing import cast
 from torch import nn
 
 from gmmseg.json_tree import JSON
+from gmmseg.mixture.mixture import Group
 from gmmseg.models.calibration_file import (
     CALIBRATION_FILE,
     Calibration,
@@ -22,7 +23,7 @@ from gmmseg.models.inference_settings import InferenceSettings
 from gmmseg.models.light import rebuild_light
 from gmmseg.models.recipe import Recipe
 from gmmseg.models.reference_import import build_reference
-from gmmseg.models.saving import CONFIG_FILE, WEIGHTS_FILE, digest, read_config, read_state
+from gmmseg.models.saving import CONFIG_FILE, WEIGHTS_FILE, digest, mixtures, read_config, read_state
 from gmmseg.models.segmenter import Segmenter
 from gmmseg.models.smp import rebuild_smp
 from gmmseg.models.torchvision_models import rebuild_torchvision
@@ -52,6 +53,7 @@ def from_pretrained(
             f"{place}: {config['num_classes']} classes, the architecture has {segmenter.num_classes}"
         )
     segmenter.density = _density(config, place)
+    _set_groups(segmenter, config.get("groups", {}), place)
     read_state(segmenter, place)
     segmenter.label_names = tuple(config["label_names"]) if config["label_names"] else None
     segmenter.colours = tuple(map(tuple, config["colours"])) if config["colours"] else None
@@ -86,6 +88,23 @@ def _density(config: JSON, place: Path) -> CellDensity | None:
     except (TypeError, ValueError) as error:
         path = place / CONFIG_FILE
         raise WeightsError(f"{path}: the entry density is not understood ({error})") from error
+
+
+def _set_groups(segmenter: Segmenter, entry: JSON, place: Path) -> None:
+    """Which classes of the mixtures came together, of weights whose config.json says it."""
+    try:
+        for part, mixture in mixtures(segmenter).items():
+            if part in entry:
+                mixture.groups = tuple(Group(*map(_whole_number, group)) for group in entry[part])
+    except (TypeError, ValueError) as error:
+        path = place / CONFIG_FILE
+        raise WeightsError(f"{path}: the entry groups is not understood ({error})") from error
+
+
+def _whole_number(value: object) -> int:
+    if type(value) is not int:
+        raise ValueError(f"{value!r} is no whole number")
+    return value
 
 
 def _local(folder: str | Path) -> Path:

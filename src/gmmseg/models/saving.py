@@ -26,6 +26,7 @@ from gmmseg.models.calibration_file import possible_scores, remove_calibration, 
 from gmmseg.models.weights import WeightsError, read_weights
 
 if TYPE_CHECKING:
+    from gmmseg.mixture import ClassMixture
     from gmmseg.models.segmenter import Segmenter
 
 Byte = Annotated[int, Ge(0), Le(255)]
@@ -102,7 +103,14 @@ def describe(segmenter: "Segmenter") -> JSON:
         "colours": segmenter.colours,
         "inference": asdict(segmenter.inference),
         "density": None if segmenter.density is None else asdict(segmenter.density.settings),
+        "groups": {part: mixture.groups for part, mixture in mixtures(segmenter).items()},
     }
+
+
+def mixtures(segmenter: "Segmenter") -> "dict[str, ClassMixture]":
+    """The mixtures of a segmenter by where they are: of its head, of the density beside it."""
+    found = {"head": segmenter.mixture, "density": segmenter.density and segmenter.density.mixture}
+    return {part: mixture for part, mixture in found.items() if mixture is not None}
 
 
 def digest(segmenter: "Segmenter") -> str:

@@ -177,6 +177,36 @@ class Segmenter(nn.Module):
             raise TypeError(f"{folder} holds a {type(segmenter).__name__}, not a {cls.__name__}")
         return segmenter
 
+    def with_class(
+        self, name: str, points: Tensor, *, components: int | None = None, offset: float | None = None
+    ) -> "Segmenter":
+        """A new segmenter with one more class, the last, fitted on ``points`` (n d) of its mixture.
+
+        Nothing is trained, and all other classes keep their densities and logits bit for bit. ``offset``: its
+        log prior in the link. `gmmseg.run.add_class` does this from images and masks, and chooses the offset.
+        """
+        from gmmseg.models.class_changes import Samples, with_class  # which changes segmenters
+
+        return with_class(self, name, Samples(points), components=components, offset=offset)
+
+    def without_class(self, name: str) -> "Segmenter":
+        """A new segmenter without one class."""
+        from gmmseg.models.class_changes import without_class
+
+        return without_class(self, name)
+
+    def with_class_renamed(self, name: str, to: str) -> "Segmenter":
+        """The same segmenter where one class has another name."""
+        from gmmseg.models.class_changes import with_class_renamed
+
+        return with_class_renamed(self, name, to)
+
+    def with_classes_merged(self, name: str, other: str, *, to: str | None = None) -> "Segmenter":
+        """A new segmenter with the class ``other`` taken into ``name``, called that or ``to``."""
+        from gmmseg.models.class_changes import with_classes_merged
+
+        return with_classes_merged(self, name, other, to=to)
+
     def push_to_hub(self, repo_id: str, *, private: bool = False, token: str | None = None) -> str:
         """Upload what `save_pretrained` writes to the Hugging Face hub; returns the address."""
         return push_checkpoint(self, repo_id, private=private, token=token)

@@ -95,6 +95,26 @@ def reliability_diagram(tables: Mapping[str, Curve]) -> Figure:
     return _figure(drawing, alt, "Reliability: accuracy at each confidence")
 
 
+def bars(values: Mapping[str, float], *, chosen: str, caption: str, label: str) -> Figure:
+    """One horizontal bar for each name, in the order given; that of ``chosen`` stands out.
+
+    Bars begin at the least value, of which a tenth of the range is shown: logs have no zero of their own.
+    """
+    numbers = list(values.values())
+    low, high = min(numbers), max(numbers)
+    start = low - 0.1 * ((high - low) or 1.0)
+    drawing = _drawing(height=max(1.6, 0.9 + 0.26 * len(values)))
+    axes = drawing.subplots()
+    colours = [UNKNOWN if name == chosen else KNOWN for name in values]
+    places = list(range(len(values)))
+    axes.barh(places, [value - start for value in numbers], left=start, color=colours, height=0.7)
+    axes.set_yticks(places, [_label(name) for name in values])
+    axes.set(xlabel=label, xlim=(start, high + 0.05 * ((high - low) or 1.0)))
+    axes.invert_yaxis()
+    alt = f"{caption}: " + ", ".join(f"{name} {value:.4g}" for name, value in values.items()) + "."
+    return _figure(drawing, alt, caption)
+
+
 def _filled_bins(table: Curve) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Confidence, accuracy and share of the pixels of the bins that hold any."""
     count = np.asarray(table["count"], dtype=float)

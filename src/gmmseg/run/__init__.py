@@ -1,7 +1,8 @@
 """The composition root: configuration in, objects built, work done. One page per workflow.
 
 `train` and `demo` make models, `convert` takes one from elsewhere, `adapt` makes a softmax model generative
-in minutes, `fit` gives a trained model mixtures, `calibrate` and `evaluate` judge one, `report` shows it;
+in minutes, `fit` gives a trained model mixtures, `class_editing` gives it another class, `exemplar_index` and
+`explanation` say why a pixel is what it is, `calibrate` and `evaluate` judge one, `report` shows it;
 `building` holds the parts of a run and `runs` what a finished one has left behind.
 """
 
@@ -19,24 +20,39 @@ from gmmseg.run.building import (
     validation_data,
 )
 from gmmseg.run.calibrate import calibrate, calibrate_folders
+from gmmseg.run.class_editing import AddedClass, add_class
 from gmmseg.run.convert import convert_source
 from gmmseg.run.evaluate import Judging, evaluate, make_scores
+from gmmseg.run.exemplar_index import build_exemplars, exemplars_of, find_exemplars
+from gmmseg.run.explanation import write_explanation
 from gmmseg.run.fit import can_be_split, fit_density, fit_head
 from gmmseg.run.resuming import machine_to_train_on
-from gmmseg.run.runs import judged_sets, open_model, run_config
+from gmmseg.run.runs import (
+    judged_sets,
+    matched_classes,
+    open_model,
+    open_named,
+    run_config,
+    whole_validation_set,
+)
 from gmmseg.run.train import train
 
 __all__ = [
     "AdaptSettings",
     "Adaptation",
+    "AddedClass",
     "Clock",
     "Judging",
     "adapt",
+    "add_class",
+    "build_exemplars",
     "calibrate",
     "calibrate_folders",
     "can_be_split",
     "convert_source",
     "evaluate",
+    "exemplars_of",
+    "find_exemplars",
     "fit_density",
     "fit_head",
     "hidden_data",
@@ -49,10 +65,14 @@ __all__ = [
     "make_scores",
     "make_segmenter",
     "make_trainer",
+    "matched_classes",
     "open_model",
+    "open_named",
     "run_config",
     "train",
     "training_data",
     "validate",
     "validation_data",
+    "whole_validation_set",
+    "write_explanation",
 ]

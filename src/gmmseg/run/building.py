@@ -19,6 +19,7 @@ from gmmseg.evaluation.evaluator import evaluate_closed_set
 from gmmseg.inference import Predictor
 from gmmseg.labels import IGNORE
 from gmmseg.mixture import OnlineEM
+from gmmseg.mixture.changing import as_one_group_
 from gmmseg.models import Segmenter, build
 from gmmseg.samples import FingerprintedDataset, SegmentationDataset
 from gmmseg.training.cached_crops import FOLDER, CachedCrops, OnCachedMaps, collate_crops, splittable
@@ -89,6 +90,7 @@ def make_em(segmenter: Segmenter, config: Config) -> OnlineEM | None:
     mixture = segmenter.mixture
     if mixture is None or not mixture.moved_by_em:
         return None
+    as_one_group_(mixture)
     return OnlineEM(mixture, config.em, seed=config.train.seed)
 
 

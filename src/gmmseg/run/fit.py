@@ -57,7 +57,7 @@ def fit_density(
     density of its features for the head. Also returns the mean log-likelihood at each pass of EM.
     """
     refuse_queries(model)
-    sums, kept = _statistics(_maps_viewer(model), dataset, progress)
+    sums, kept = _statistics(maps_viewer(model), dataset, progress)
     settings = DensitySettings(components, channels=len(sums.origin))
     density = CellDensity(model.num_classes, settings).to(sums.origin.device).eval()
     history = density.fit_(sums, kept, passes=passes)
@@ -106,7 +106,7 @@ def _why_none(model: Segmenter) -> str | None:
     side = 4 * max(model.stride, 16)
     image = torch.zeros(1, 3, side, side, device=model.mean.device)
     with torch.no_grad():
-        channels = in_evaluation_mode(_maps_viewer(model))(image).logits.shape[1]
+        channels = in_evaluation_mode(maps_viewer(model))(image).logits.shape[1]
     if channels <= MOST_CHANNELS:
         return None
     return (
@@ -179,7 +179,8 @@ class _MapsViewer(Segmenter):
         return SegmenterOutput(maps, maps)
 
 
-def _maps_viewer(model: Segmenter) -> _MapsViewer:
+def maps_viewer(model: Segmenter) -> Segmenter:
+    """A segmenter whose points are the cells that a density beside the head of ``model`` sees."""
     viewer = _MapsViewer(model.features, model.head)
     viewer.mean, viewer.std, viewer.inference = model.mean, model.std, model.inference
     return viewer

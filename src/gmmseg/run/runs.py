@@ -1,13 +1,20 @@
 """What a run has left behind: its weights, its configuration, and what its model is judged on."""
 
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from gmmseg.config import Config, load_config
+from gmmseg.data import open_dataset
+from gmmseg.data.catalog import LAYOUTS
 from gmmseg.data.held_out import HiddenClasses, WithoutClasses
+from gmmseg.data.matched import MatchedClasses
+from gmmseg.data.spaces import distinct_colours
 from gmmseg.inference.predictor import UNFITTED
 from gmmseg.json_tree import JSON
+from gmmseg.labels import LabelSpace
 from gmmseg.models import Segmenter, from_pretrained
+from gmmseg.models.classes import match_classes
 from gmmseg.models.saving import CONFIG_FILE, RUN_PARTS, read_config
 from gmmseg.models.weights import WeightsError
 from gmmseg.samples import FingerprintedDataset
@@ -23,6 +30,29 @@ def open_model(source: str | Path, *, calibrated: bool = True) -> Segmenter:
     if not model.is_fitted:
         raise ValueError(f"{source}: {UNFITTED}")
     return model
+
+
+def open_named(spec: str, default_split: str | None = None) -> FingerprintedDataset:
+    """The data set of NAME:ROOT[:SPLIT]; the built-in scenes are NAME[::SPLIT].
+
+    Without a split it is ``default_split``, or val, or, of anomaly sets, the one they have.
+    """
+    name, _, rest = spec.partition(":")
+    root, _, split = rest.rpartition(":") if ":" in rest else (rest, "", "")
+    chosen = split or default_split or (None if _is_anomaly_set(name) else "val")
+    return open_dataset(name, os.path.expanduser(root) or None, chosen)
+
+
+def _is_anomaly_set(name: str) -> bool:
+    return name == "scenes_anomaly" or (name in LAYOUTS and LAYOUTS[name].label_space is None)
+
+
+def whole_validation_set(folder: Path) -> FingerprintedDataset | None:
+    """The validation set of a run with all its classes, those held out too; None where there is no run."""
+    config = run_config(folder)
+    if config is None or config.data.validation_split is None:
+        return None
+    return open_dataset(config.data.name, config.data.root, config.data.validation_split)
 
 
 def weights_of(run_folder: Path) -> list[Path]:
@@ -47,15 +77,51 @@ def judged_sets(source: str | Path, dataset: FingerprintedDataset) -> list[Finge
     """What the model of a run is judged on when it is given ``dataset``: that, if no class was held out.
 
     A labelled set that holds the classes the run held out becomes two: the known classes without the hidden
-    ones, and the hidden ones as an anomaly set.
+    ones, and the hidden ones as an anomaly set. A set that has the model's classes in another order, or not
+    all of them, as after `gmmseg add-class`, is brought into the model's.
     """
     if dataset.label_space is None:
         return [dataset]
     names = dataset.label_space.names
     hidden = _held_out(Path(source), names)
-    if not hidden or not set(hidden) <= set(names):
-        return [dataset]
-    return [WithoutClasses(dataset, hidden), HiddenClasses(dataset, hidden)]
+    if hidden and set(hidden) <= set(names):
+        return [WithoutClasses(dataset, hidden), HiddenClasses(dataset, hidden)]
+    own = _class_names(Path(source))
+    if set(names) <= set(own) and names != own:
+        return [matched_classes(dataset, own)]
+    return [dataset]
+
+
+def matched_classes(
+    dataset: FingerprintedDataset,
+    names: Sequence[str],
+    colours: Sequence[tuple[int, int, int]] | None = None,
+    also: Mapping[str, str] | None = None,
+) -> FingerprintedDataset:
+    """``dataset`` in a model's classes ``names``, matched by name; classes it does not have are ignored.
+
+    ``also``: which class of the model other names of the set stand for.
+    """
+    space = dataset.label_space
+    if space is None:
+        raise ValueError(f"{dataset.name} marks what is unknown, not classes: give labelled images")
+    others = match_classes(tuple(also or {}), space.names)
+    meant = [
+        name if row is None else list((also or {}).values())[row] for name, row in zip(space.names, others)
+    ]
+    wanted = match_classes(names, meant)
+    if all(place is None for place in wanted):
+        raise ValueError(
+            f"{dataset.name} has none of the model's classes, {', '.join(names)}: give images of those"
+        )
+    palette = tuple(colours) if colours else distinct_colours(len(names))
+    return MatchedClasses(dataset, LabelSpace(tuple(names), palette), wanted)
+
+
+def _class_names(source: Path) -> tuple[str, ...]:
+    """The names of a model's classes; none where its folder does not say."""
+    folder = next((place for place in (*weights_of(source), source) if (place / CONFIG_FILE).is_file()), None)
+    return () if folder is None else tuple(_stored(folder).get("label_names") or ())
 
 
 def _held_out(source: Path, names: Sequence[str]) -> tuple[str, ...]:
@@ -64,7 +130,7 @@ def _held_out(source: Path, names: Sequence[str]) -> tuple[str, ...]:
     config = run_config(source)
     if config is not None:
         return config.data.held_out
-    known = _stored(source).get("label_names") or ()
+    known = _class_names(source)
     known_apart = bool(known) and set(known) < set(names)  # weights without names hide nothing
     return tuple(name for name in names if name not in known) if known_apart else ()
 

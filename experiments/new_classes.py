@@ -1,0 +1,317 @@
+"""See it, name it, know it: a class withheld from training, found as unknown, then added from a few images.
+
+    python experiments/new_classes.py scenes --models DIR                       trains, then judges
+    python experiments/new_classes.py camvid --models DIR --camvid DIR --weights FILE
+    python experiments/new_classes.py table                                     from the files there are
+
+A model is trained without one class, and its softmax twin too. On the test set: average precision of the
+withheld class as unknown. Then the class is added to the GMM model from 1, 5 and 20 training images with
+masks (`run.add_class`), and the last layer of the twin is fine-tuned on the same images, with one row more:
+once the new row alone, once all rows. Masks are all that `add_class` gets; fine-tuning gets the labels of all
+classes in these images. Both are judged on the test set. The prior of the new class, and the shrinkage, are
+found on val alone. Images are drawn three times.
+
+Trained models are kept in DIR, and a model that has its results file is passed over.
+"""
+
+import argparse
+import hashlib
+import json
+import statistics
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import cached
+from gmmseg import run
+from gmmseg.config import Config, load_config
+from gmmseg.data import open_dataset
+from gmmseg.data.held_out import RelabelledDataset
+from gmmseg.evaluation.confusion import ConfusionMatrix
+from gmmseg.evaluation.evaluator import evaluate_anomaly
+from gmmseg.inference import Predictor, calibrate
+from gmmseg.labels import IGNORE
+from gmmseg.models import Segmenter
+from gmmseg.models.heads import HeadSettings, SoftmaxHead
+from gmmseg.models.segmenter import replace_head
+from gmmseg.run.fit import labelled_cells
+from gmmseg.samples import SegmentationDataset, walk
+
+RESULTS = Path(__file__).parent / "results" / "new_classes"
+HIDDEN = {"scenes": ("car", "person", "vegetation"), "camvid": ("pedestrian",)}
+HEADS = {"gmm": [], "softmax": ["preset=softmax"]}
+COMMON = ["train.validate_every=100000", "train.save_every=100000"]
+CAMVID = ["train.cached_crops=5", "train.steps=450"]
+COUNTS, DRAWS = (1, 5, 20), (0, 1, 2)
+LEAST = {"scenes": 50, "camvid": 200}
+"""Pixels of the class in an image that is drawn."""
+STEPS, RATE = 300, 0.01
+"""Of fine-tuning: full-batch steps of Adam."""
+METHODS = ("gmm_add_class", "softmax_new_row", "softmax_all_rows")
+
+
+class KeptFeatures(nn.Module):
+    """Features that are computed once per image and kept in half precision: nothing here trains them."""
+
+    def __init__(self, features: nn.Module) -> None:
+        super().__init__()
+        self.features = features
+        self.stride, self.out_channels = features.stride, features.out_channels
+        self.align_corners = bool(getattr(features, "align_corners", False))
+        self.kept: dict[str, Tensor] = {}
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "KeptFeatures":
+        return self
+
+    def forward(self, images: Tensor) -> Tensor:
+        key = hashlib.blake2b(images.contiguous().numpy().tobytes()).hexdigest()
+        if key not in self.kept:
+            found = self.features(images)
+            self.kept[key] = (found if isinstance(found, Tensor) else found.main).half()
+        return self.kept[key].float()
+
+
+class Experiment:
+    """One withheld class, one seed: both models, trained or read, and what they are judged on."""
+
+    def __init__(self, kind: str, hidden: str, seed: int, arguments: argparse.Namespace) -> None:
+        self.kind, self.hidden, self.seed, self.arguments = kind, hidden, seed, arguments
+        self.target = RESULTS / f"{kind}_{hidden}_{seed}.json"
+        self.known: dict[str, float] = {}
+
+    def run(self) -> None:
+        """Train what is not there yet, judge it, write the results file."""
+        if self.target.is_file():
+            return
+        gmm, twin = (self.opened(head) for head in HEADS)
+        settings = self.config("gmm").data
+        hidden = run.hidden_data(settings, "test")
+        results = {
+            "dataset": self.kind,
+            "hidden": self.hidden,
+            "seed": self.seed,
+            "overrides": {head: self.overrides(head) for head in HEADS},
+            "unknown": {"gmm": self.unknown(gmm, hidden), "softmax": self.unknown(twin, hidden)},
+            "runs": [self.added(gmm, twin, count, draw) for count in COUNTS for draw in DRAWS],
+        }
+        self.target.parent.mkdir(parents=True, exist_ok=True)
+        self.target.write_text(json.dumps(results, indent=1) + "\n")
+
+    def overrides(self, head: str) -> list[str]:
+        """What defines a training, the places of data and weights apart."""
+        scale = CAMVID if self.kind == "camvid" else []
+        return [f"data.held_out=[{self.hidden}]", f"train.seed={self.seed}", *COMMON, *scale, *HEADS[head]]
+
+    def config(self, head: str) -> Config:
+        places = []
+        if self.kind == "camvid":
+            places = [f"data.root={self.arguments.camvid}", f"model.weights={self.arguments.weights}"]
+        return load_config(self.kind, places + self.overrides(head))
+
+    def opened(self, head: str) -> Segmenter:
+        """The trained model, its features kept once computed."""
+        folder = self.arguments.models / f"{self.kind}_{self.hidden}_{head}_{self.seed}"
+        if not folder.is_dir():
+            print(f"training {folder.name}", flush=True)
+            self.train(self.config(head), folder)
+        model = run.open_model(folder)
+        kept = Segmenter(KeptFeatures(model.features), model.head).eval()
+        kept.mean, kept.std, kept.inference = model.mean, model.std, model.inference
+        kept.label_names, kept.colours = model.label_names, model.colours
+        return kept
+
+    def train(self, config: Config, folder: Path) -> None:
+        if self.kind == "scenes":
+            run.train(config, folder, cpu=True)
+            return
+        model, _ = cached.train(config, self.arguments.models / "crops" / f"{self.hidden}_{self.seed}")
+        model.calibration = calibrate(Predictor(model), run.validation_data(config.data))
+        model.save_pretrained(folder)
+
+    def unknown(self, model: Segmenter, hidden: SegmentationDataset) -> dict[str, Any]:
+        """AUROC, AP and FPR95 of the withheld class, for the scores of the head."""
+        scores = run.make_scores(model, ("nll",) if model.mixture is not None else ("max_logit", "energy"))
+        entry = evaluate_anomaly(Predictor(model), hidden, scores, intervals=False)
+        names = ("auroc", "ap", "fpr95")
+        return {name: {each: score[each] for each in names} for name, score in entry["scores"].items()}
+
+    def before(self, head: str, model: Segmenter, test: Any) -> float:
+        """`old_miou` of a model that has learned nothing new yet."""
+        if head not in self.known:
+            self.known[head] = old_miou(model, test)
+        return self.known[head]
+
+    def added(self, gmm: Segmenter, twin: Segmenter, count: int, draw: int) -> dict[str, Any]:
+        """Both ways to add the class from ``count`` images, judged on the test set."""
+        data = self.config("gmm").data
+        train = open_dataset(data.name, data.root, data.train_split)
+        classes = (*gmm.label_names, self.hidden)
+        test, val = (
+            run.matched_classes(open_dataset(data.name, data.root, split), classes)
+            for split in ("test", "val")
+        )
+        images = drawn(train, self.hidden, count, draw, LEAST[self.kind])
+        added = run.add_class(gmm, self.hidden, masks_of(images, self.hidden), validation=val)
+        labelled = run.matched_classes(images, classes)
+        entry = {"images": count, "draw": draw, "cells": added.cells, "components": added.components}
+        entry["gmm_add_class"] = judged(added.segmenter, self.before("gmm", gmm, test), test)
+        for method, all_rows in (("softmax_new_row", False), ("softmax_all_rows", True)):
+            tuned = fine_tuned(twin, labelled, all_rows=all_rows)
+            entry[method] = judged(tuned, self.before("softmax", twin, test), test)
+        print(self.target.stem, json.dumps(entry), flush=True)
+        return entry
+
+
+class Some(RelabelledDataset):
+    """Some images of a data set."""
+
+    def __init__(self, dataset: Any, indices: list[int]) -> None:
+        super().__init__(dataset, torch.arange(IGNORE + 1, dtype=torch.uint8))
+        self.indices = indices
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __getitem__(self, index: int) -> Any:
+        return super().__getitem__(self.indices[index])
+
+    def labels(self, index: int) -> Tensor:
+        return super().labels(self.indices[index])
+
+
+def drawn(dataset: Any, name: str, count: int, draw: int, least: int) -> Some:
+    """``count`` images, drawn at random, with at least so many pixels of a class."""
+    label = dataset.label_space.names.index(name)
+    order = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(draw)).tolist()
+    found: list[int] = []
+    for index in order:
+        if len(found) < count and int((dataset.labels(index) == label).sum()) >= least:
+            found.append(index)
+    return Some(dataset, found)
+
+
+def masks_of(dataset: Any, name: str) -> RelabelledDataset:
+    """The same images, labelled 1 where the class is, 0 elsewhere."""
+    table = torch.zeros(IGNORE + 1, dtype=torch.uint8)
+    table[dataset.label_space.names.index(name)], table[IGNORE] = 1, IGNORE
+    masks = RelabelledDataset(dataset, table)
+    masks.label_space = None
+    return masks
+
+
+@torch.no_grad()
+def old_miou(model: Segmenter, dataset: Any) -> float:
+    """mIoU of the classes of a model, the withheld one being ignored in ``dataset``."""
+    confusion, predictor = ConfusionMatrix(model.num_classes), Predictor(model)
+    for sample in walk(dataset):
+        labels = sample.labels[None].long()
+        known = labels.masked_fill(labels >= model.num_classes, IGNORE)
+        confusion.update(predictor.maps(sample).logits.argmax(1), known)
+    return float(confusion.compute()["miou"])
+
+
+@torch.no_grad()
+def judged(model: Segmenter, before: float, dataset: Any) -> dict[str, float]:
+    """IoU of the new class, mIoU of the old ones on their own pixels before and after, and mIoU of all."""
+    confusion, predictor = ConfusionMatrix(model.num_classes), Predictor(model)
+    for sample in walk(dataset):
+        confusion.update(predictor.maps(sample).logits.argmax(1), sample.labels[None].long())
+    found, counts = confusion.compute(), confusion.counts.double()
+    hits, old = counts.diagonal()[:-1], counts[:-1]  # on pixels of the old classes alone
+    ious = hits / (old.sum(1) + old[:, :-1].sum(0) - hits)
+    return {
+        "new_iou": float(found["iou"][-1]),
+        "old_miou_before": before,
+        "old_miou_after": float(ious.nanmean()),
+        "miou_all": float(found["miou"]),
+    }
+
+
+def fine_tuned(twin: Segmenter, images: Any, *, all_rows: bool) -> Segmenter:
+    """The twin with one more row in its last layer, trained on the labelled cells of these images."""
+    assert isinstance(twin.head, SoftmaxHead)
+    cells = list(labelled_cells(twin, images))
+    points, labels = (torch.cat(each) for each in zip(*cells))
+    old = twin.head.classifier
+    weight, bias = old.weight.detach().flatten(1), old.bias.detach()
+    old_rows, new_row = torch.cat([weight, bias[:, None]], 1), torch.zeros(1, weight.shape[1] + 1)
+    trained = [new_row.requires_grad_(), *([old_rows.requires_grad_()] if all_rows else [])]
+    optimizer = torch.optim.Adam(trained, lr=RATE)
+    inputs = F.pad(points, (0, 1), value=1.0)
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        F.cross_entropy(inputs @ torch.cat([old_rows, new_row]).T, labels).backward()
+        optimizer.step()
+    rows = torch.cat([old_rows, new_row]).detach()
+    tuned = replace_head(twin, HeadSettings(kind="softmax")).eval()
+    head = SoftmaxHead(weight.shape[1], len(rows))
+    with torch.no_grad():
+        head.classifier.weight.copy_(rows[:, :-1, None, None])
+        head.classifier.bias.copy_(rows[:, -1])
+    tuned.head = head
+    return tuned
+
+
+def print_table() -> None:
+    """Mean and standard deviation over models and draws."""
+    files = [json.loads(path.read_text()) for path in sorted(RESULTS.glob("*.json"))]
+    for kind, hidden in dict.fromkeys((each["dataset"], each["hidden"]) for each in files):
+        chosen = [each for each in files if (each["dataset"], each["hidden"]) == (kind, hidden)]
+        unknown = {
+            f"{head} {score}": [each["unknown"][head][score]["ap"] for each in chosen]
+            for head, scores in chosen[0]["unknown"].items()
+            for score in scores
+        }
+        print(f"\n{kind}, {hidden} withheld, {len(chosen)} trainings; AP as unknown:", end=" ")
+        print(", ".join(f"{name} {spread(values)}" for name, values in unknown.items()))
+        print("\n| images | method | IoU of the new class | mIoU of the old, before | lost | mIoU of all |")
+        print("|---|---|---|---|---|---|")
+        for count in COUNTS:
+            runs = [each for file in chosen for each in file["runs"] if each["images"] == count]
+            for method in METHODS:
+                found = [each[method] for each in runs]
+                lost = [each["old_miou_before"] - each["old_miou_after"] for each in found]
+                cells = [spread([each["new_iou"] for each in found])]
+                cells += [spread([each["old_miou_before"] for each in found]), spread(lost, 2)]
+                cells.append(spread([each["miou_all"] for each in found]))
+                print(f"| {count} | {method} | {' | '.join(cells)} |")
+
+
+def spread(values: list[float], digits: int = 1) -> str:
+    percent = [100 * value for value in values]
+    deviation = f" ± {statistics.stdev(percent):.{digits}f}" if len(percent) > 1 else ""
+    return f"{statistics.mean(percent):.{digits}f}{deviation}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("what", choices=[*HIDDEN, "table"])
+    parser.add_argument("--models", type=Path, help="folder of trained models")
+    parser.add_argument("--camvid", type=Path)
+    parser.add_argument("--weights", type=Path, help="tf_efficientnet_lite0 weights (.safetensors)")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--hidden", nargs="+", help="only these classes")
+    parser.add_argument("--threads", type=int, help="torch threads of this process")
+    arguments = parser.parse_args()
+    if arguments.what == "table":
+        print_table()
+        return
+    if arguments.models is None or (
+        arguments.what == "camvid" and None in (arguments.camvid, arguments.weights)
+    ):
+        parser.error("--models is needed, and for camvid --camvid and --weights")
+    if arguments.threads:
+        torch.set_num_threads(arguments.threads)
+    for seed in arguments.seeds:
+        for hidden in arguments.hidden or HIDDEN[arguments.what]:
+            Experiment(arguments.what, hidden, seed, arguments).run()
+    print_table()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,55 @@
+"""The log prior of a class that is added to others: likely, and not at their cost. Pure functions."""
+
+import torch
+from torch import Tensor
+
+_FAR = 1e4  # nats: an offset so low gives a class nothing, one so high gives it everything
+_ROUNDS = 60
+
+
+def likeliest_offset(margins: Tensor, is_new: Tensor) -> float:
+    """The offset at which the posterior of the new class sums up to the number of its points.
+
+    ``margins`` (n): the new class's logit at offset zero less the logsumexp of the others'; ``is_new`` (n),
+    bool. This is the intercept of a logistic regression, the likeliest one. Both kinds must occur.
+    """
+    if not bool(is_new.any()) or bool(is_new.all()):
+        raise ValueError("an offset needs points of the new class and points of others")
+    margins, wanted = margins.double(), float(is_new.sum())
+    low, high = -_FAR, _FAR
+    for _ in range(_ROUNDS):
+        middle = (low + high) / 2
+        low, high = (low, middle) if float((margins + middle).sigmoid().sum()) > wanted else (middle, high)
+    return (low + high) / 2
+
+
+def harmless_offset(
+    leads: Tensor, predicted: Tensor, labels: Tensor, num_classes: int, *, highest: float, most_lost: float
+) -> float:
+    """The highest offset up to ``highest`` at which the old classes lose at most ``most_lost`` of mean IoU.
+
+    Of points of old classes: ``leads`` (n), the new class's logit at offset zero less the best of the
+    others', which is that of ``predicted`` (n); ``labels`` (n). -_FAR where every offset costs more.
+    """
+    before = _mean_iou(predicted, labels, num_classes)
+
+    def lost(offset: float) -> float:
+        taken = leads + offset > 0
+        return before - _mean_iou(torch.where(taken, num_classes, predicted), labels, num_classes)
+
+    if lost(highest) <= most_lost:
+        return highest
+    low, high = -_FAR, highest
+    for _ in range(_ROUNDS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if lost(middle) <= most_lost else (low, middle)
+    return low
+
+
+def _mean_iou(predicted: Tensor, labels: Tensor, num_classes: int) -> float:
+    """Mean over the classes that occur of intersection over union; ``predicted`` may also be num_classes."""
+    pairs = torch.bincount(labels * (num_classes + 1) + predicted, minlength=num_classes * (num_classes + 1))
+    counts = pairs.view(num_classes, num_classes + 1).double()
+    hits, true, guessed = counts.diagonal(), counts.sum(1), counts[:, :num_classes].sum(0)
+    union = true + guessed - hits
+    return float((hits / union)[union > 0].mean())
