@@ -6,6 +6,7 @@ first, and then planned.
 """
 
 import copy
+import math
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -113,10 +114,11 @@ class Plan:
     """What the last validation, density and calibration take: so much must be left after the last step."""
 
     def __str__(self) -> str:
-        crops = f"{self.crops} cached crops of" if self.crops else "crops, not cached, of"
+        crops = f"{self.crops} cached crops" if self.crops else "crops"
+        uncached = "" if self.crops else " (not cached: this network cannot be split; --train head caches)"
         return (
-            f"{self.steps} steps on {crops} {self.images} images, a density of {self.density_images} images, "
-            f"{self.validation_images} validation images"
+            f"{self.steps} steps on {crops} of {self.images} images{uncached}, a density of "
+            f"{self.density_images} images, {self.validation_images} validation images"
         )
 
 
@@ -161,8 +163,6 @@ def adapt(
     softmax = open_softmax(source, dataset).to(accelerator.device)
     data = _crops_like(source, softmax, dataset, settings)
     work = _Work(folder, dataset, data, settings, accelerator, clock)
-    if not work.caches(softmax):
-        say(f"{source} cannot be split into backbone and decoder: nothing is cached (--train head would be)")
     with locked(folder), _tidied(folder):
         costs = work.costs(softmax, validation)
         validation = _part_of(validation, costs, clock)
@@ -268,10 +268,12 @@ class _Work:
         images = len(self.dataset) if images is None else images
         steps = int((free - images * crops * costs.crop) / costs.step)
         if steps < LEAST_STEPS:
-            needed = clock.seconds - free + images * crops * costs.crop + 2 * LEAST_STEPS * costs.step
+            least = LEAST_STEPS * costs.step
+            least = max(least / (1 - _SHARE_OF_CACHE), least + BATCH * costs.crop)
+            needed = clock.seconds + (least - free) / _MARGIN
             raise ValueError(
                 f"{clock.seconds / 60:g} minutes are not enough here for {LEAST_STEPS} steps: give "
-                f"--minutes {needed / 60:.1f} or more"
+                f"--minutes {math.ceil(needed / 6 + 1) / 10:g} or more"
             )
         looks = MOST_LOOKS * images * (crops or MOST_CROPS)
         steps = min(steps, max(LEAST_STEPS, looks // BATCH))
