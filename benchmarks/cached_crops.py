@@ -12,6 +12,7 @@ makes the cache and trains on it for two epochs, for 2 crops per image and for 8
 
 import argparse
 import json
+import os
 import platform
 import statistics
 import subprocess
@@ -106,7 +107,10 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
 def peak_memory(arguments: argparse.Namespace, crops: int) -> int:
     """Peak resident bytes of a process that makes ``crops`` per image and trains on them."""
     command = [sys.executable, __file__, *sys.argv[1:], "--only-train", str(crops)]
-    return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()[-1])
+    # Freed blocks go back at once: what glibc keeps of them differs by tens of MB from run to run.
+    env = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
+    done = subprocess.run(command, check=True, capture_output=True, text=True, env=env)
+    return int(done.stdout.split()[-1])
 
 
 def train_only(arguments: argparse.Namespace) -> None:

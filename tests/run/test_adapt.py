@@ -236,7 +236,7 @@ def test_generative_models_unlabelled_sets_and_weights_in_the_way_are_refused(tm
 @pytest.mark.parametrize("failure", [Interrupted("stopped at step 1"), KeyboardInterrupt(), OSError("disk")])
 def test_what_stops_or_fails_leaves_nothing(tmp_path, monkeypatch, failure):
     def fail(*arguments, **words):
-        (tmp_path / "out" / "log.jsonl").write_text("{}")
+        assert (tmp_path / "out" / page.WORKING / "crops").is_dir()
         raise failure
 
     monkeypatch.setattr(page, "fit_density", fail)
@@ -245,6 +245,23 @@ def test_what_stops_or_fails_leaves_nothing(tmp_path, monkeypatch, failure):
     assert not (tmp_path / "out").exists()
     if isinstance(failure, Interrupted):
         assert "nothing was written" in str(told.value)
+
+
+def test_a_run_in_the_way_and_leftovers_of_a_killed_one(tmp_path):
+    source = softmax(tmp_path / "softmax")
+    (tmp_path / "run" / "best").mkdir(parents=True)
+    (tmp_path / "run" / "best" / "config.json").write_text("{}")
+    with pytest.raises(ValueError, match="holds trained weights"):
+        run.adapt(source, TRAIN, tmp_path / "run", run.Clock(150, Tick()), settings())
+    (tmp_path / "out" / page.WORKING / "checkpoints").mkdir(parents=True)
+    run.adapt(source, TRAIN, tmp_path / "out", run.Clock(150, Tick()), settings())
+    assert not (tmp_path / "out" / page.WORKING).exists()
+
+
+def test_a_folder_of_another_library_hides_no_class_and_is_not_generative(tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "segformer"}')
+    assert run.judged_sets(tmp_path, TRAIN) == [TRAIN]
+    assert not page.is_generative(tmp_path)
 
 
 def test_crops_are_those_of_the_run_or_two_thirds_of_an_image(tmp_path):
