@@ -21,6 +21,30 @@ def camvid(monkeypatch):
     return camvid
 
 
+@pytest.fixture
+def start_from(monkeypatch):
+    """The module experiments/start_from.py."""
+    monkeypatch.syspath_prepend(str(ROOT / "experiments"))
+    import start_from
+
+    return start_from
+
+
+@pytest.mark.parametrize("table", ["sources", "fit", "adapt", "cached"])
+def test_the_tables_of_models_that_start_from_others_are_those_of_the_files(start_from, capsys, table):
+    start_from.print_table(table)
+    printed = capsys.readouterr().out.strip()
+    assert printed.count("\n") >= 2
+    assert f"<!-- {table} -->\n{printed}\n<!-- end -->" in (ROOT / "docs" / "results.md").read_text()
+
+
+def test_starting_from_a_model_needs_its_data(start_from, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["start_from.py", "fit"])
+    with pytest.raises(SystemExit):
+        start_from.main()
+    assert "--camvid, are needed" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("table", ["closed", "held_out", "ablations", "demo"])
 def test_the_documented_tables_are_those_of_the_files(camvid, capsys, table):
     camvid.print_table(table)

@@ -47,7 +47,7 @@ def adapt(
     settings = run.AdaptSettings(train)  # type: ignore[arg-type]  # one of the ways
     dataset = judged_sets(model, [data], "train")[0]
     validation = judged_sets(model, [calibrate])[0] if calibrate else _validation(model, data)
-    with Bar("measuring") as bar, stoppable():
+    with Bar("adapting") as bar, stoppable():
         found = run.adapt(model, dataset, out, clock, settings, validation=validation, say=note, progress=bar)
     if distributed.rank() == 0:
         _tell(found, model, out, clock.passed)

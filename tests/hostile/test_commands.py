@@ -21,6 +21,8 @@ COMMANDS = {
     # what is odd is called `odd`; {world} is whole
     "calibrate": ["calibrate", "odd", "-d", "folder:{world}/data:val"],
     "calibrate data": ["calibrate", "{world}/run", "-d", "folder:odd:val"],
+    "adapt": ["adapt", "./odd", "-d", "folder:{world}/data:train", "--out", "out"],
+    "adapt data": ["adapt", "{world}/run", "-d", "folder:odd:train", "--out", "out"],
     "fit": ["fit", "./odd", "-d", "folder:{world}/data:train", "--out", "out"],
     "fit data": ["fit", "{world}/run", "-d", "folder:odd:train", "--out", "out"],
     "evaluate": ["evaluate", "./odd", "-d", "folder:{world}/data:val"],
@@ -103,7 +105,8 @@ USAGE = [
     ["predict", "x", "-m", "y", "--window", "nan"],
     ["evaluate", "x", "-d", "y", "--window", "-1"], ["evaluate", "x", "-d", "y", "--short-side", "-3"],
     ["evaluate", "x", "-d", "y", "--stride", "-1"], ["evaluate", "x", "-d", "y", "--short-side", "1e3"],
-    ["fit", "x", "-d", "y", "--out", "o", "--components", "0"],
+    ["fit", "x", "-d", "y", "--out", "o", "--components", "0"], ["adapt", "x"], ["adapt", "x", "-d", "y"],
+    ["adapt", "x", "-d", "y", "--out", "o", "--minutes", "soon"],
     ["fit", "x", "-d", "y", "--out", "o", "--passes", "-1"], ["train", "scenes", "--resume-from"],
 ]  # fmt: skip
 
@@ -136,6 +139,11 @@ WORDS = [
     (["score", "--scores", "{world}/scores", "--masks", "{world}/masks", "--components", "x"], ["anomaly"]),
     (["score", "--scores", "{world}/scores", "--masks", "{world}/scores"], ["scores: holds no mask"]),
     (["score", "--scores", "{world}/data/images/val", "--masks", "{world}/masks"], ["do not pair up by name"]),
+    (["adapt", "{world}/run", "-d", "folder:{world}/data", "--out", "o"], ["run is generative already"]),
+    (["adapt", "{world}/run", "-d", "folder:{world}/data", "--out", "o", "--minutes", "0"], ["got 0 minutes"]),
+    (["adapt", "{world}/run", "-d", "folder:{world}/data", "--out", "o", "--minutes", "nan"], ["got nan minutes"]),
+    (["adapt", "{world}/run", "-d", "folder:{world}/data", "--out", "o", "--train", "x"], ["choose decoder or head"]),
+    (["adapt", "smp:Unet/resnet18", "-d", "folder:{world}/data", "--out", "o"], ["not a trained model"]),
     (["data", "check", "nonsense", "{world}/data"], ["no data set called 'nonsense'"]),
     (["data", "check", "scenes", "{world}/data"], ["scenes"]),
     (["data", "check", "", "{world}/data"], ["no data set called ''"]),

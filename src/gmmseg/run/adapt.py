@@ -6,6 +6,8 @@ first, and then planned.
 """
 
 import copy
+import math
+import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -41,7 +43,7 @@ from gmmseg.run.fit import fit_density, refuse_queries
 from gmmseg.run.runs import is_generative, run_config
 from gmmseg.samples import FingerprintedDataset, Progress
 from gmmseg.training.cached_crops import FOLDER, CachedCrops, remove_crops
-from gmmseg.training.run_folder import locked, refuse_weights
+from gmmseg.training.run_folder import locked, refuse_weights, refuse_work
 from gmmseg.training.train_settings import TrainSettings
 from gmmseg.training.trainer import Interrupted, Trainer
 
@@ -54,6 +56,7 @@ MOST_LOOKS = 20
 LEAST_STEPS = 20
 TOLERANCE = 0.005
 """Share of mIoU on validation images that labels may lose without a remark."""
+WORKING, LOG_FILE = "adapting", "log.jsonl"
 _TRIAL_CROPS, _TRIAL_STEPS = 16, 4
 _VALIDATION_PASSES = 5  # the softmax model; half-way and at the end of training; two of calibration
 _SHARE_OF_VALIDATION, _SHARE_OF_DENSITY, _SHARE_OF_CACHE = 0.35, 0.15, 0.3
@@ -113,10 +116,11 @@ class Plan:
     """What the last validation, density and calibration take: so much must be left after the last step."""
 
     def __str__(self) -> str:
-        crops = f"{self.crops} cached crops of" if self.crops else "crops, not cached, of"
+        crops = f"{self.crops} cached crops" if self.crops else "crops"
+        uncached = "" if self.crops else " (not cached: this network cannot be split; --train head caches)"
         return (
-            f"{self.steps} steps on {crops} {self.images} images, a density of {self.density_images} images, "
-            f"{self.validation_images} validation images"
+            f"{self.steps} steps on {crops} of {self.images} images{uncached}, a density of "
+            f"{self.density_images} images, {self.validation_images} validation images"
         )
 
 
@@ -156,14 +160,13 @@ def adapt(
     """
     settings, say = settings or AdaptSettings(), distributed.said_once(say)
     refuse_weights(folder)
+    refuse_work(folder)
     refuse_unlabelled(dataset)
     accelerator = Accelerator(cpu=must_use_cpu())
     softmax = open_softmax(source, dataset).to(accelerator.device)
     data = _crops_like(source, softmax, dataset, settings)
-    work = _Work(folder, dataset, data, settings, accelerator, clock)
-    if not work.caches(softmax):
-        say(f"{source} cannot be split into backbone and decoder: nothing is cached (--train head would be)")
-    with locked(folder), _tidied(folder):
+    work = _Work(folder / WORKING, dataset, data, settings, accelerator, clock)
+    with locked(folder), _cleared(folder / WORKING):
         costs = work.costs(softmax, validation)
         validation = _part_of(validation, costs, clock)
         before = None if validation is None else validate(softmax, validation)["miou"]
@@ -238,6 +241,7 @@ class _Work:
         crop_seconds = (self.clock.passed - started) / trial.images if cache is not None else 0.0
         step_seconds = self._step_seconds(trainer)
         remove_crops(self.folder / FOLDER)
+        self.accelerator.free_memory()  # of what was tried
         images = EvenlySpaced(self.dataset if validation is None else validation, 3)
         started = self.clock.passed
         validate(softmax, images)
@@ -268,10 +272,12 @@ class _Work:
         images = len(self.dataset) if images is None else images
         steps = int((free - images * crops * costs.crop) / costs.step)
         if steps < LEAST_STEPS:
-            needed = clock.seconds - free + images * crops * costs.crop + 2 * LEAST_STEPS * costs.step
+            least = LEAST_STEPS * costs.step
+            least = max(least / (1 - _SHARE_OF_CACHE), least + BATCH * costs.crop)
+            needed = clock.seconds + (least - free) / _MARGIN
             raise ValueError(
                 f"{clock.seconds / 60:g} minutes are not enough here for {LEAST_STEPS} steps: give "
-                f"--minutes {needed / 60:.1f} or more"
+                f"--minutes {math.ceil(needed / 6 + 1) / 10:g} or more"
             )
         looks = MOST_LOOKS * images * (crops or MOST_CROPS)
         steps = min(steps, max(LEAST_STEPS, looks // BATCH))
@@ -393,17 +399,17 @@ def _crops_like(
 
 
 @contextmanager
-def _tidied(folder: Path) -> Iterator[None]:
-    """Working files are gone at the end; where it was stopped or failed, so is the log."""
-    done = False
+def _cleared(working: Path) -> Iterator[None]:
+    """A folder of working files, which is gone at the end; the log is moved up unless the work has failed."""
+    main = distributed.rank() == 0
+    if main:
+        shutil.rmtree(working, ignore_errors=True)  # of one that was killed
     try:
         yield
-        done = True
+        if main and (working / LOG_FILE).is_file():
+            os.replace(working / LOG_FILE, working.parent / LOG_FILE)
     except Interrupted:
-        raise Interrupted(f"stopped; nothing was written to {folder}") from None
+        raise Interrupted(f"stopped; nothing was written to {working.parent}") from None
     finally:
-        if distributed.rank() == 0:
-            remove_crops(folder / FOLDER)
-            shutil.rmtree(folder / "checkpoints", ignore_errors=True)
-            if not done:
-                (folder / "log.jsonl").unlink(missing_ok=True)
+        if main:
+            shutil.rmtree(working, ignore_errors=True)
