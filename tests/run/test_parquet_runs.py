@@ -22,7 +22,11 @@ def rows(root, tmp_path, monkeypatch):
     place.mkdir()
     for split in ("train", "val"):
         files = sorted((root / "images" / split).iterdir())
-        table = [{"image": str(file), "label": str(root / "labels" / split / file.name)} for file in files]
+        pairs = [(file, root / "labels" / split / file.name) for file in files]
+        table = [
+            {key: {"bytes": path.read_bytes()} for key, path in zip(("image", "label"), pair)}
+            for pair in pairs
+        ]
         stored = datasets.Dataset.from_list(table, features=features)
         stored.to_parquet(place / f"{split}.parquet")
     (place / "classes.txt").write_text((root / "classes.txt").read_text())
