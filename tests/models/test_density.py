@@ -21,8 +21,8 @@ def fitted_density(generator, classes=C, channels=F):
     labels = torch.randint(0, C, (600,), generator=generator)
     cells = torch.randn(600, channels, generator=generator) + 2.0 * labels[:, None]
     sums, kept = ClassSums(classes, channels), ClassSample(classes, channels, most=100)
-    for each in (sums, kept):
-        each.update(cells, labels)
+    sums.update(cells, labels)
+    kept.update(cells, labels, 0)
     density = CellDensity(classes, DensitySettings(K, channels)).eval()
     history = density.fit_(sums, kept, passes=5)
     return density, history

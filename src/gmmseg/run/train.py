@@ -80,11 +80,8 @@ def train(
         tell(header(config, dataset, validation, trainer))
         _cache(crops, trainer, say)
         _write_config(config, folder)
-        _save(_run(trainer, cpu), folder / "final")
-        if config.train.density:
-            _add_densities(folder, dataset, accelerator.device, say)
+        _export(_run(trainer, cpu), folder, dataset if config.train.density else None, say)
         found = _finish(trainer.step, folder, validation, accelerator.device)
-        _remove_crops(folder)
         tell(closing(config, folder, validation, found))
     return folder / "final"
 
@@ -163,17 +160,18 @@ def _is_finished(folder: Path, state: TrainingState, config: Config) -> bool:
     return state["step"] >= config.train.steps and exported == {"step": state["step"]}
 
 
-def _save(trained: Segmenter, folder: Path) -> None:
-    """Write the weights of the last step; other processes go on when they are there."""
+def _export(trained: Segmenter, folder: Path, dataset: SegmentationDataset | None, say: Say) -> None:
+    """Write final/, and put a density of the backbone's maps beside its head and that of best/.
+
+    The density is fitted on ``dataset``; None: there is to be none. All processes take part.
+    """
     if distributed.rank() == 0:
-        trained.save_pretrained(folder)
+        trained.save_pretrained(folder / "final")
     distributed.wait_for_all()
-
-
-def _add_densities(folder: Path, dataset: SegmentationDataset, device: torch.device, say: Say) -> None:
-    """Put a density of the backbone's maps beside the heads of best/ and final/, where there can be one."""
+    if dataset is None:
+        return
     parts = [folder / part for part in RUN_PARTS if (folder / part / CONFIG_FILE).is_file()]
-    reason = add_densities(parts, dataset, device)
+    reason = add_densities(parts, dataset, trained.mean.device)
     if reason is not None:
         say(f"no density beside the head, the likelihood is the anomaly score: {reason}")
 
@@ -181,7 +179,7 @@ def _add_densities(folder: Path, dataset: SegmentationDataset, device: torch.dev
 def _finish(
     step: int, folder: Path, validation: SegmentationDataset | None, device: torch.device
 ) -> dict[Path, Calibration]:
-    """Calibrate final/ and best/ (all processes take part), and note that the run is finished.
+    """Calibrate final/ and best/ (all processes take part), note that the run is finished, and tidy up.
 
     Returns what was found for each folder of weights, best/ first.
     """
@@ -190,5 +188,6 @@ def _finish(
         found = calibrate_folders([folder / part for part in RUN_PARTS], validation, device=device)
     if distributed.rank() == 0:
         write_bytes(folder / FINISHED_FILE, json.dumps({"step": step}).encode())
+    _remove_crops(folder)
     distributed.wait_for_all()
     return found
