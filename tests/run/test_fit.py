@@ -214,6 +214,6 @@ def test_a_set_without_a_label_is_refused(train_set):
 
 def test_fewer_cells_are_kept_where_they_would_take_too_much(train_set, monkeypatch):
     monkeypatch.setattr(fit, "MOST_KEPT_BYTES", 4 * 208 * 10 * 7)
-    _, kept = fit._statistics(fit._maps_viewer(model_of()), train_set, None)
+    _, kept = fit._statistics(fit.maps_viewer(model_of()), train_set, None)
     assert kept.most == 7
     assert kept.points_and_labels()[1].bincount().max() == 7
