@@ -9,6 +9,7 @@ from torch import Tensor
 
 from gmmseg.images import ImageSource, load_image
 from gmmseg.inference.predictor import Predictor
+from gmmseg.inference.windows import Reading
 from gmmseg.models import Calibration, SegmenterOutput
 from gmmseg.models.exemplars import Exemplar
 
@@ -66,7 +67,10 @@ def explain(
             f"pixel {x},{y} is outside the image of {width}x{height}: x is 0 to {width - 1}, "
             f"y is 0 to {height - 1}"
         )
-    readings = [predictor.anomaly_reading, *(partial(_scores_of, i) for i in range(segmenter.num_classes))]
+    readings: list[Reading] = [
+        predictor.anomaly_reading,
+        *(partial(_scores_of, i) for i in range(segmenter.num_classes)),
+    ]
     logits, scores = predictor.at(pixels, x, y, readings)
     label, anomaly = int(logits.argmax()), float(scores[0])
     shares = _component_shares(predictor, pixels, x, y, label)

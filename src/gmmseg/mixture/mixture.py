@@ -64,7 +64,7 @@ class ClassMixture(nn.Module):
         log_weight = -torch.tensor(float(num_components)).log()
         self.register_buffer("log_weights", log_weight.repeat(num_classes, num_components))
         self.register_buffer("log_prior", -torch.tensor(float(num_classes)).log().repeat(num_classes))
-        self._groups = (Group(num_classes, num_components),)
+        self._groups: tuple[Group, ...] = (Group(num_classes, num_components),)
 
     def _check_coordinates(self, dim: int) -> None:
         if self.coordinates.dim != dim:

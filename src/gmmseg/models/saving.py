@@ -109,7 +109,8 @@ def describe(segmenter: "Segmenter") -> JSON:
 
 def mixtures(segmenter: "Segmenter") -> "dict[str, ClassMixture]":
     """The mixtures of a segmenter by where they are: of its head, of the density beside it."""
-    found = {"head": segmenter.mixture, "density": segmenter.density and segmenter.density.mixture}
+    density = segmenter.density
+    found = {"head": segmenter.mixture, "density": None if density is None else density.mixture}
     return {part: mixture for part, mixture in found.items() if mixture is not None}
 
 
