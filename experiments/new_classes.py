@@ -29,7 +29,8 @@ import cached
 from gmmseg import run
 from gmmseg.config import Config, load_config
 from gmmseg.data import open_dataset
-from gmmseg.data.held_out import RelabelledDataset
+from gmmseg.data.cached import CachedDataset
+from gmmseg.data.held_out import HiddenClasses, RelabelledDataset
 from gmmseg.evaluation.confusion import ConfusionMatrix
 from gmmseg.evaluation.evaluator import evaluate_anomaly
 from gmmseg.inference import Predictor, calibrate
@@ -81,14 +82,14 @@ class Experiment:
         self.kind, self.hidden, self.seed, self.arguments = kind, hidden, seed, arguments
         self.target = RESULTS / f"{kind}_{hidden}_{seed}.json"
         self.known: dict[str, float] = {}
+        self.splits: dict[str, CachedDataset] = {}
 
     def run(self) -> None:
         """Train what is not there yet, judge it, write the results file."""
         if self.target.is_file():
             return
         gmm, twin = (self.opened(head) for head in HEADS)
-        settings = self.config("gmm").data
-        hidden = run.hidden_data(settings, "test")
+        hidden = HiddenClasses(self.split("test"), (self.hidden,))
         results = {
             "dataset": self.kind,
             "hidden": self.hidden,
@@ -138,6 +139,13 @@ class Experiment:
         names = ("auroc", "ap", "fpr95")
         return {name: {each: score[each] for each in names} for name, score in entry["scores"].items()}
 
+    def split(self, name: str) -> CachedDataset:
+        """All classes of a split; its images are read or drawn once."""
+        if name not in self.splits:
+            data = self.config("gmm").data
+            self.splits[name] = CachedDataset(open_dataset(data.name, data.root, name))
+        return self.splits[name]
+
     def before(self, head: str, model: Segmenter, test: Any) -> float:
         """`old_miou` of a model that has learned nothing new yet."""
         if head not in self.known:
@@ -146,14 +154,9 @@ class Experiment:
 
     def added(self, gmm: Segmenter, twin: Segmenter, count: int, draw: int) -> dict[str, Any]:
         """Both ways to add the class from ``count`` images, judged on the test set."""
-        data = self.config("gmm").data
-        train = open_dataset(data.name, data.root, data.train_split)
         classes = (*gmm.label_names, self.hidden)
-        test, val = (
-            run.matched_classes(open_dataset(data.name, data.root, split), classes)
-            for split in ("test", "val")
-        )
-        images = drawn(train, self.hidden, count, draw, LEAST[self.kind])
+        test, val = (run.matched_classes(self.split(name), classes) for name in ("test", "val"))
+        images = drawn(self.split("train"), self.hidden, count, draw, LEAST[self.kind])
         added = run.add_class(gmm, self.hidden, masks_of(images, self.hidden), validation=val)
         labelled = run.matched_classes(images, classes)
         entry = {"images": count, "draw": draw, "cells": added.cells, "components": added.components}
