@@ -39,10 +39,13 @@ DOORS = {
     "annotated_types": {"bounds.py"},
     "yaml": {"config.py"},
     "pydantic": {"config.py"},
-    "typer": {"cli.py", "cli_options.py", "terminal.py"},
+    "typer": {"cli.py", "cli_options.py", "cli_export.py", "terminal.py"},
     "huggingface_hub": {"models/saving.py", "models/hub.py"},
     "av": {"inference/video.py"},
     "h5py": {"evaluation/score_files.py"},
+    "onnx": {"inference/onnx_format.py"},
+    "onnxruntime": {"inference/onnx_format.py", "inference/int8.py"},
+    "openvino": {"inference/openvino_format.py"},
 }
 FILES = sorted(SOURCE.rglob("*.py"))
 ANY = {

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gmmseg.cli_export import export
 from gmmseg.cli_options import (
     BoundariesOption,
     CalibrateOption,
@@ -348,20 +349,13 @@ def predict(
 ) -> None:
     """Predict images, folders and videos; writes label map, overlay, anomaly heat map and unknown mask."""
     from gmmseg import run
-    from gmmseg.images import MAX_PIXELS
-    from gmmseg.inference import Predictor, predict_files
+    from gmmseg.inference import predict_files
+    from gmmseg.models import InferenceSettings
 
     state = run.join_processes()
-    predictor = Predictor(
-        run.open_model(model),
-        short_side=short_side,
-        window=window,
-        stride=stride,
-        max_pixels=max_pixels or MAX_PIXELS,
-        device=state.device,
-    )
-    calibration = predictor.segmenter.calibration
-    if (calibration is None or calibration.threshold is None) and state.is_main_process:
+    view = InferenceSettings(short_side, window, stride)
+    predictor = run.open_predictor(model, view, max_pixels=max_pixels, device=state.device)
+    if predictor.threshold is None and state.is_main_process:
         note(f"{model} has no threshold yet, so no unknown masks; gmmseg calibrate {model} finds one")
     with Bar("predicting") as bar:
         summary = predict_files(predictor, inputs, out, raw=raw, progress=bar)
@@ -445,6 +439,9 @@ def configs() -> None:
     from gmmseg.config import shipped_configs
 
     say("\n".join(shipped_configs()))
+
+
+app.command()(export)
 
 
 @data_app.command()

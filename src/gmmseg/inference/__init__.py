@@ -2,6 +2,8 @@
 
 from gmmseg.images import ImageError, load_image
 from gmmseg.inference.calibrating import calibrate
+from gmmseg.inference.exported_predictor import ExportedPrediction, ExportedPredictor
+from gmmseg.inference.exporting import ExportError, ExportReport, export, open_exported
 from gmmseg.inference.predict_files import PredictSummary, predict_files
 from gmmseg.inference.prediction import Prediction
 from gmmseg.inference.predictor import Predictor
@@ -9,6 +11,10 @@ from gmmseg.inference.thresholds import ScoreHistogram
 from gmmseg.inference.windows import Maps, sliding, whole
 
 __all__ = [
+    "ExportError",
+    "ExportReport",
+    "ExportedPrediction",
+    "ExportedPredictor",
     "ImageError",
     "Maps",
     "PredictSummary",
@@ -16,7 +22,9 @@ __all__ = [
     "Predictor",
     "ScoreHistogram",
     "calibrate",
+    "export",
     "load_image",
+    "open_exported",
     "predict_files",
     "sliding",
     "whole",

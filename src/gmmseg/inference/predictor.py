@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from gmmseg.images import MAX_PIXELS, ImageSource, load_image, to_unit_range
+from gmmseg.inference.pictures import Colours, default_colours
 from gmmseg.inference.prediction import Prediction
 from gmmseg.inference.windows import (
     NOT_FINITE,
@@ -96,6 +97,17 @@ class Predictor:
     def anomaly_reading(self) -> Reading:
         """What a Prediction shows as ``anomaly``, see `gmmseg.inference.windows.anomaly_reading`."""
         return anomaly_reading(self.segmenter)
+
+    @property
+    def threshold(self) -> float | None:
+        """Above which anomaly score a pixel is unknown; None before calibration."""
+        calibration = self.segmenter.calibration
+        return None if calibration is None else calibration.threshold
+
+    @property
+    def colours(self) -> Colours:
+        """One for each class: the model's, or made up where it has none."""
+        return self.segmenter.colours or default_colours(self.segmenter.num_classes)
 
     @property
     def device(self) -> torch.device:

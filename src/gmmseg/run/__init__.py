@@ -1,7 +1,7 @@
 """The composition root: configuration in, objects built, work done. One page per workflow.
 
 `train` and `demo` make models, `convert` takes one from elsewhere, `fit` gives a trained model mixtures,
-`calibrate` and `evaluate` judge one, `report` shows it; `building` holds the parts of a run and `runs` what a
+`calibrate` and `evaluate` judge one, `report` shows it, `export` writes it for other runtimes; `building` holds the parts of a run and `runs` what a
 finished one has left behind.
 """
 
@@ -20,6 +20,7 @@ from gmmseg.run.building import (
 from gmmseg.run.calibrate import calibrate, calibrate_folders
 from gmmseg.run.convert import convert_source
 from gmmseg.run.evaluate import Judging, evaluate, make_scores
+from gmmseg.run.export import export_model, open_predictor
 from gmmseg.run.fit import can_be_split, fit_density, fit_head
 from gmmseg.run.runs import judged_sets, open_model, run_config
 from gmmseg.run.train import train
@@ -31,6 +32,7 @@ __all__ = [
     "can_be_split",
     "convert_source",
     "evaluate",
+    "export_model",
     "fit_density",
     "fit_head",
     "hidden_data",
@@ -43,6 +45,7 @@ __all__ = [
     "make_segmenter",
     "make_trainer",
     "open_model",
+    "open_predictor",
     "run_config",
     "train",
     "training_data",
