@@ -356,7 +356,7 @@ def predict(
     view = InferenceSettings(short_side, window, stride)
     predictor = run.open_predictor(model, view, max_pixels=max_pixels, device=state.device)
     if predictor.threshold is None and state.is_main_process:
-        note(f"{model} has no threshold yet, so no unknown masks; gmmseg calibrate {model} finds one")
+        note(f"{model} has no threshold yet, so no unknown masks; gmmseg calibrate finds one for its weights")
     with Bar("predicting") as bar:
         summary = predict_files(predictor, inputs, out, raw=raw, progress=bar)
     _tell_summary(summary, state.is_main_process)

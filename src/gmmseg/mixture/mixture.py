@@ -118,7 +118,8 @@ class ClassMixture(nn.Module):
 
     def forward(self, points: Tensor) -> Tensor:
         """Evidence (n c) of points (n d), as ``winner`` says."""
-        if self.means.requires_grad:
+        # A compiler has blocks of its own, and cannot tell how many of ours there will be.
+        if self.means.requires_grad or torch.compiler.is_compiling():
             return self.evidence(self.log_density(points))
         return mixture_evidence(points, self.means, self.variances, self.log_weights, winner=self.winner)
 

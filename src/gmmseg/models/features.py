@@ -1,6 +1,5 @@
 """The contract between networks and heads: what a feature extractor is, and the blocks they share."""
 
-import math
 from abc import ABC, abstractmethod
 from typing import NamedTuple
 
@@ -113,5 +112,5 @@ def pad_to_multiple(images: Tensor, divisor: int) -> Tensor:
 
 def crop_to_image(maps: Tensor, image_size: tuple[int, int] | torch.Size, stride: int) -> Tensor:
     """The part of maps (b f h w) of a padded image that lies over the image itself."""
-    height, width = image_size
-    return maps[..., : math.ceil(height / stride), : math.ceil(width / stride)]
+    height, width = (-(-side // stride) for side in image_size)  # rounded up, also where sides are symbols
+    return maps[..., :height, :width]
