@@ -17,14 +17,16 @@ from PIL import Image
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("model", type=Path)
     parser.add_argument("image", type=Path)
     parser.add_argument("--threshold", type=float, help="in place of the calibrated one")
     options = parser.parse_args()
 
     settings = onnxruntime.SessionOptions()
-    settings.log_severity_level = 3  # an input with a default, which the threshold is, is worth a warning to it
+    settings.log_severity_level = 3  # it would warn of the threshold's default
     session = onnxruntime.InferenceSession(options.model, settings, providers=["CPUExecutionProvider"])
     about = {key: json.loads(text) for key, text in session.get_modelmeta().custom_metadata_map.items()}
     classes, colours = about["gmmseg.classes"], np.array(about["gmmseg.colours"], dtype=np.uint8)
@@ -43,8 +45,10 @@ def main() -> None:
     Image.fromarray(unknown.astype(np.uint8) * 255).save(f"{stem}_unknown.png")
     for index in np.unique(labels):
         here = labels == index
-        print(f"{classes[index]:20} {here.mean():6.1%} of the pixels, confidence {confidence[here].mean():.2f}")
-    print(f"anomaly from {anomaly.min():.3g} to {anomaly.max():.3g}; {unknown.mean():.1%} of the pixels unknown")
+        print(f"{classes[index]:20} {here.mean():6.1%} of pixels, confidence {confidence[here].mean():.2f}")
+    print(
+        f"anomaly from {anomaly.min():.3g} to {anomaly.max():.3g}; {unknown.mean():.1%} of the pixels unknown"
+    )
 
 
 if __name__ == "__main__":

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gmmseg.cli_export import export
+from gmmseg.cli_data import open_data as _open
+from gmmseg.cli_export import bench, export
 from gmmseg.cli_options import (
     BoundariesOption,
     CalibrateOption,
@@ -442,6 +443,7 @@ def configs() -> None:
 
 
 app.command()(export)
+app.command()(bench)
 
 
 @data_app.command()
@@ -511,22 +513,6 @@ def _class_names(classes: str, data: str | None) -> Sequence[str] | None:
     if space is None:
         raise ValueError(f"{data} marks what is unknown, not classes: give a labelled set, or --classes")
     return space.names
-
-
-def _open(spec: str, default_split: str | None = None) -> "FingerprintedDataset":
-    """The data set of NAME:ROOT[:SPLIT]; the built-in scenes are NAME[::SPLIT]."""
-    from gmmseg.data import open_dataset
-
-    name, _, rest = spec.partition(":")
-    root, _, split = rest.rpartition(":") if ":" in rest else (rest, "", "")
-    chosen = split or default_split or (None if _is_anomaly_set(name) else "val")
-    return open_dataset(name, os.path.expanduser(root) or None, chosen)
-
-
-def _is_anomaly_set(name: str) -> bool:
-    from gmmseg.data.catalog import LAYOUTS
-
-    return name == "scenes_anomaly" or (name in LAYOUTS and LAYOUTS[name].label_space is None)
 
 
 def _judged_sets(

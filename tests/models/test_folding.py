@@ -72,7 +72,7 @@ def test_a_folded_density_is_the_density_and_knows_what_it_never_saw(generator):
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("name", HEAD_PRESETS)
 def test_a_compiler_takes_a_head_in_one_piece(generator, name, dynamic):
-    """``fullgraph``: a graph break is an error. The graph is run as it is, which the compiling itself is not."""
+    """``fullgraph``: a graph break is an error. The graph is run as it is: nothing is compiled."""
     head = look_trained(make_head(replace(HEAD_PRESETS[name], dim=8), 16, 5), generator)
     torch._dynamo.reset()
     compiled = torch.compile(head, fullgraph=True, dynamic=dynamic, backend="eager")

@@ -1,4 +1,4 @@
-"""An exported file where a `Predictor` is expected: predictions of images and files, without the segmenter."""
+"""An exported file in the place of a `Predictor`: predictions of images and files, without a segmenter."""
 
 import warnings
 from collections.abc import Iterator
@@ -64,7 +64,7 @@ class ExportedPredictor:
         images = at_short_side(pixels[None], self.metadata.short_side)
         if min(images.shape[-2:]) < self.metadata.smallest_side:
             raise ValueError(
-                f"this exported network needs images of at least {self.metadata.smallest_side} pixels a side, "
+                f"this exported network needs images with sides of at least {self.metadata.smallest_side}, "
                 f"got {images.shape[-1]} x {images.shape[-2]}: enlarge them, or use the weights it came from"
             )
         found = self.model(images, threshold)
@@ -78,7 +78,7 @@ class ExportedPredictor:
 
 
 def _resized(outputs: dict[str, Tensor], size: torch.Size) -> dict[str, Tensor]:
-    """Outputs at another size; the posterior is interpolated in its logs, as a `Predictor` does with logits."""
+    """Outputs at another size; the posterior is interpolated in its logs, as a `Predictor` does logits."""
     anomaly = upsample(outputs["anomaly"][:, None], size)[:, 0]
     if "posterior" not in outputs:
         labels = F.interpolate(outputs["labels"][:, None], size=tuple(size), mode="nearest-exact")[:, 0]

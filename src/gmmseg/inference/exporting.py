@@ -1,4 +1,4 @@
-"""From a segmenter to a file that other runtimes read, checked against the segmenter before it is called done."""
+"""From a segmenter to a file that other runtimes read, compared with the segmenter before it is done."""
 
 import copy
 import time
@@ -16,8 +16,14 @@ from gmmseg.inference.onnx_format import OnnxModel, write_onnx
 from gmmseg.inference.openvino_format import OpenVinoModel, write_openvino
 from gmmseg.inference.predictor import UNFITTED
 from gmmseg.inference.torch_format import AotiModel, TorchModel, write_aoti, write_torch
-from gmmseg.inference.windows import REPEATED, SMALLEST_SIDE, in_evaluation_mode, next_multiple, whole
-from gmmseg.inference.windows import anomaly_reading
+from gmmseg.inference.windows import (
+    REPEATED,
+    SMALLEST_SIDE,
+    anomaly_reading,
+    in_evaluation_mode,
+    next_multiple,
+    whole,
+)
 from gmmseg.models import Segmenter
 from gmmseg.models.conversion import TappedFeatures
 
@@ -67,7 +73,9 @@ class ExportReport:
     seconds: float
 
 
-def export(segmenter: Segmenter, path: Path, *, format: str = "onnx", posterior: bool = False) -> ExportReport:
+def export(
+    segmenter: Segmenter, path: Path, *, format: str = "onnx", posterior: bool = False
+) -> ExportReport:
     """Write a segmenter, with its calibration, as one file (for openvino two) of the named format.
 
     The file is opened and compared with the segmenter on random images of several sizes; one that does not
@@ -115,8 +123,8 @@ def refuse_unsupported(segmenter: Segmenter) -> None:
     if isinstance(segmenter.features, TappedFeatures):
         kind = type(segmenter.features.network).__name__
         raise ExportError(
-            f"{kind} was taken apart at a layer by its name (convert with a classifier): the rest of it is left "
-            "by an exception, which no graph can hold; export networks of the zoo, of smp, or SegFormer, "
+            f"{kind} was taken apart at a layer by its name (convert with a classifier): the rest of it is "
+            "left by an exception, which no graph can hold; export networks of the zoo, of smp, or SegFormer, "
             "UPerNet and Mask2Former of transformers"
         )
 
@@ -165,8 +173,8 @@ def compare(segmenter: Segmenter, exported: ExportedModel, smallest: int) -> tup
         identical, difference, spread = _differences(segmenter, exported, images)
         if identical < LEAST_AGREEMENT or not difference <= SCORE_TOLERANCE * max(spread, 1.0):
             raise ExportError(
-                f"the exported file says something else than the model: on {batch} x {height} x {width} pixels "
-                f"{identical:.1%} of the labels are the same and scores differ by up to {difference:.3g}; "
+                f"the exported file says something else than the model: on {batch} x {height} x {width} "
+                f"pixels {identical:.1%} of the labels are the same and scores differ by up to {difference:.3g}; "
                 "this network cannot be exported in this format"
             )
         shares.append(identical)
@@ -174,9 +182,7 @@ def compare(segmenter: Segmenter, exported: ExportedModel, smallest: int) -> tup
     return min(shares), max(differences)
 
 
-def _differences(
-    segmenter: Segmenter, exported: ExportedModel, images: Tensor
-) -> tuple[float, float, float]:
+def _differences(segmenter: Segmenter, exported: ExportedModel, images: Tensor) -> tuple[float, float, float]:
     """Share of equal labels, largest difference of a score, and the standard deviation of the scores."""
     maps = whole(segmenter, images, (anomaly_reading(segmenter),))
     found = exported(images)

@@ -108,9 +108,13 @@ class OnnxModel:
         options.log_severity_level = SILENT
         options.intra_op_num_threads = threads or 0
         try:
-            self.session = runtime.InferenceSession(path, options, providers=runtime.get_available_providers())
+            self.session = runtime.InferenceSession(
+                path, options, providers=runtime.get_available_providers()
+            )
         except Exception as error:  # the runtime has an exception class of its own for each kind of fault
-            raise ExportedFileError(f"{path}: onnxruntime cannot open it ({error}); export it again") from error
+            raise ExportedFileError(
+                f"{path}: onnxruntime cannot open it ({error}); export it again"
+            ) from error
         self.metadata = read_metadata(self.session.get_modelmeta().custom_metadata_map, path)
         self.names = [output.name for output in self.session.get_outputs()]
 

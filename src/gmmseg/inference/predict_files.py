@@ -128,7 +128,9 @@ def _images(item: Input, max_pixels: int) -> Iterator[tuple[str, Tensor]]:
         yield f"{item.name}/{index:06d}", load_image(frame)
 
 
-def _outputs(predictor: FilePredictor, pixels: Tensor, name: str, *, raw: bool) -> Iterator[tuple[str, bytes]]:
+def _outputs(
+    predictor: FilePredictor, pixels: Tensor, name: str, *, raw: bool
+) -> Iterator[tuple[str, bytes]]:
     """Relative path and content of each file that one image becomes."""
     arrays = _predict(predictor, pixels, posterior=raw)
     labels, anomaly = arrays["labels"], arrays["anomaly"]
@@ -171,8 +173,8 @@ def _predict(predictor: FilePredictor, pixels: Tensor, *, posterior: bool) -> _A
 def _posterior_of(strip: PredictedRows) -> Tensor:
     if strip.posterior is None:
         raise ValueError(
-            "raw values hold the posterior, and this model was exported without it: export it with --posterior, "
-            "or leave out --raw"
+            "raw values hold the posterior, and this model was exported without it: export it with "
+            "--posterior, or leave out --raw"
         )
     return strip.posterior.cpu()
 

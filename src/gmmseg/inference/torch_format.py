@@ -16,13 +16,18 @@ ENTRIES = "gmmseg.json"
 """Name of the metadata among the extra files of a .pt2."""
 
 
-def exported_program(segmenter: Segmenter, example: Tensor, *, posterior: bool) -> torch.export.ExportedProgram:
+def exported_program(
+    segmenter: Segmenter, example: Tensor, *, posterior: bool
+) -> torch.export.ExportedProgram:
     """The graph of a segmenter for images of any size; ``example`` (b 3 h w) as in `onnx_graph`."""
     graph = ExportGraph(segmenter, symbolic_sides, posterior=posterior).eval()
     free = torch.export.Dim.DYNAMIC
     with torch.no_grad():
         return torch.export.export(
-            graph, (example, torch.tensor(0.0)), dynamic_shapes=({0: free, 2: free, 3: free}, None), strict=False
+            graph,
+            (example, torch.tensor(0.0)),
+            dynamic_shapes=({0: free, 2: free, 3: free}, None),
+            strict=False,
         )
 
 
@@ -41,7 +46,9 @@ class TorchModel:
         try:
             program = torch.export.load(path, extra_files=extra)
         except Exception as error:  # archives fail in many ways
-            raise ExportedFileError(f"{path}: torch.export cannot open it ({error}); export it again") from error
+            raise ExportedFileError(
+                f"{path}: torch.export cannot open it ({error}); export it again"
+            ) from error
         self.metadata = read_metadata(_entries(extra[ENTRIES], path), path)
         # The guards speak of how tensors lie in memory at the size of the example, not of what is computed.
         self.module = program.module(check_guards=False)
@@ -75,7 +82,9 @@ class AotiModel:
         try:
             self.runner = aoti_load_package(str(path))
         except Exception as error:  # archives and linkers fail in many ways
-            raise ExportedFileError(f"{path}: cannot be loaded ({error}); export it on this machine") from error
+            raise ExportedFileError(
+                f"{path}: cannot be loaded ({error}); export it on this machine"
+            ) from error
         self.metadata = read_metadata(self.runner.get_metadata(), path)
 
     @torch.inference_mode()

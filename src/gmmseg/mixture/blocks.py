@@ -37,7 +37,7 @@ def total_log_density(points: Tensor, means: Tensor, variances: Tensor, log_weig
 
 
 def product_form(means: Tensor, variances: Tensor, log_weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Centre (d), weight (k c 2d) and bias (k c): log pi + log N = weight . [y^2, y] + bias, y = x - centre."""
+    """Centre (d), weight (k c 2d), bias (k c): log pi + log N = weight . [y^2, y] + bias, y = x - centre."""
     centre = means.float().mean(dim=(0, 1))
     weight, bias = coefficients(means.float() - centre, variances.float())
     # (c k ...) -> (k c ...): the winner is then found between whole rows of classes.

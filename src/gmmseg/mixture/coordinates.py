@@ -48,8 +48,8 @@ class Coordinates(nn.Module):
     """Features (n feature_channels) -> points (n dim). Each subclass is one way.
 
     ``needs_em``: only EM can fit these coordinates. ``removes_offset``: a constant added to all features
-    changes no point once EM has followed it, so a projection before them needs no bias. ``unit_length``: points
-    have length one.
+    changes no point once EM has followed it, so a projection before them needs no bias. ``unit_length``:
+    points have length one.
     """
 
     name: ClassVar[str]

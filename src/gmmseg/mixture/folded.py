@@ -1,7 +1,7 @@
 """A fitted mixture as constants of a graph: for networks that will not be trained any further.
 
-What `ClassMixture` works out anew at each pass, since EM may have moved it, is worked out once here. All of it
-acts on maps (b ... h w), as 1x1 convolutions without blocks or branches, so that it can be compiled and
+What `ClassMixture` works out anew at each pass, since EM may have moved it, is worked out once here. All of
+it acts on maps (b ... h w), as 1x1 convolutions without blocks or branches, so that it can be compiled and
 exported for images of any size.
 """
 
@@ -15,7 +15,7 @@ from gmmseg.mixture.mixture import ClassMixture
 
 
 class FoldedCoordinates(nn.Module):
-    """Maps of features (b f h w) -> maps of points (b d h w), as the coordinates place them at this moment."""
+    """Maps of features (b f h w) -> maps of points (b d h w), as the coordinates place them now."""
 
     matrix: Tensor | None
     shift: Tensor | None

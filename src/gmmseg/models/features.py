@@ -67,9 +67,7 @@ class SplitFeatures(FeatureExtractor, ABC):
         padded = [-(-side // self.multiple) * self.multiple for side in image_size]
         height, width = (-(-side // self.stride) for side in padded)
         same = [
-            F.adaptive_avg_pool2d(each, (height, width))
-            if each.shape[-2] > height
-            else resize(each, (height, width))
+            averaged(each, (height, width)) if each.shape[-2] > height else resize(each, (height, width))
             for each in maps
         ]
         return crop_to_image(torch.cat(same, dim=1), image_size, self.stride)
@@ -102,6 +100,14 @@ def resize(maps: Tensor, size: tuple[int, int] | torch.Size, *, align_corners: b
     if maps.shape[-2:] == tuple(size):
         return maps
     return F.interpolate(maps, size=tuple(size), mode="bilinear", align_corners=align_corners)
+
+
+def averaged(maps: Tensor, size: tuple[int, int]) -> Tensor:
+    """Maps (b f h w) at a smaller ``size``, each cell the mean of those it covers."""
+    factor = int(maps.shape[-2] // size[0])
+    if maps.shape[-2:] == (factor * size[0], factor * size[1]):
+        return F.avg_pool2d(maps, factor)  # the same, for graphs of images of any size, too
+    return F.adaptive_avg_pool2d(maps, size)
 
 
 def pad_to_multiple(images: Tensor, divisor: int) -> Tensor:

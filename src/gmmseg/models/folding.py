@@ -42,7 +42,8 @@ class FoldedHead(nn.Module):
     def classify(self, embeddings: Tensor) -> SegmenterOutput:
         """Embeddings (n f) -> rows of the same, (n ...)."""
         maps = self(embeddings[:, :, None, None])
-        assert maps.points is not None and maps.evidence is not None
+        assert maps.points is not None
+        assert maps.evidence is not None
         rows = (each[:, :, 0, 0] for each in (maps.logits, maps.points, maps.evidence))
         return SegmenterOutput(*rows)
 
@@ -88,7 +89,9 @@ class FoldedDensity(nn.Module):
         self.points = FoldedCoordinates(density.coordinates)
         self.evidence = FoldedMixture(density.mixture)
         unseen = ~density.mixture.fitted
-        self.register_buffer("familiar", torch.zeros(len(unseen)).masked_fill(unseen, -torch.inf)[:, None, None])
+        self.register_buffer(
+            "familiar", torch.zeros(len(unseen)).masked_fill(unseen, -torch.inf)[:, None, None]
+        )
 
     def forward(self, maps: Tensor) -> Tensor:
         return self.evidence(self.points(maps.float())) + self.familiar

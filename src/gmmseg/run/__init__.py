@@ -1,10 +1,12 @@
 """The composition root: configuration in, objects built, work done. One page per workflow.
 
 `train` and `demo` make models, `convert` takes one from elsewhere, `fit` gives a trained model mixtures,
-`calibrate` and `evaluate` judge one, `report` shows it, `export` writes it for other runtimes; `building` holds the parts of a run and `runs` what a
-finished one has left behind.
+`calibrate` and `evaluate` judge one, `report` shows it, `export` writes it for other runtimes,
+`bench` measures its speed; `building` holds the parts of a run and `runs` what a finished one has left
+behind.
 """
 
+from gmmseg.run.bench import Race, bench, fitted_looking
 from gmmseg.run.building import (
     hidden_data,
     join_processes,
@@ -20,21 +22,25 @@ from gmmseg.run.building import (
 from gmmseg.run.calibrate import calibrate, calibrate_folders
 from gmmseg.run.convert import convert_source
 from gmmseg.run.evaluate import Judging, evaluate, make_scores
-from gmmseg.run.export import export_model, open_predictor
+from gmmseg.run.export import export_int8, export_model, open_predictor
 from gmmseg.run.fit import can_be_split, fit_density, fit_head
 from gmmseg.run.runs import judged_sets, open_model, run_config
 from gmmseg.run.train import train
 
 __all__ = [
     "Judging",
+    "Race",
+    "bench",
     "calibrate",
     "calibrate_folders",
     "can_be_split",
     "convert_source",
     "evaluate",
+    "export_int8",
     "export_model",
     "fit_density",
     "fit_head",
+    "fitted_looking",
     "hidden_data",
     "join_processes",
     "judged_sets",
