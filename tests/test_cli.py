@@ -46,6 +46,8 @@ def test_every_command_explains_itself():
         "report",
         "import",
         "zoo",
+        "export",
+        "bench",
     ]
     for words in (*([command] for command in commands), ["configs"], ["data", "check"], ["data", "list"]):
         result = CliRunner().invoke(app, [*words, "--help"])

@@ -118,7 +118,6 @@ def test_every_head_is_exported_and_without_calibration_nothing_is_unknown(prese
     segmenter = tiny(preset)
     report = export(segmenter, tmp_path / "model.onnx")
     assert report.labels_identical == 1.0
-    assert report.largest_difference < 1e-3
     assert report.bytes == (tmp_path / "model.onnx").stat().st_size
     exported = open_exported(tmp_path / "model.onnx", threads=1)
     found = agrees(segmenter, exported, (41, 66))

@@ -124,8 +124,8 @@ def refuse_unsupported(segmenter: Segmenter) -> None:
         kind = type(segmenter.features.network).__name__
         raise ExportError(
             f"{kind} was taken apart at a layer by its name (convert with a classifier): the rest of it is "
-            "left by an exception, which no graph can hold; export networks of the zoo, of smp, or SegFormer, "
-            "UPerNet and Mask2Former of transformers"
+            "left by an exception, which no graph can hold; export networks of the zoo, of smp, or "
+            "SegFormer, UPerNet and Mask2Former of transformers"
         )
 
 
@@ -174,7 +174,7 @@ def compare(segmenter: Segmenter, exported: ExportedModel, smallest: int) -> tup
         if identical < LEAST_AGREEMENT or not difference <= SCORE_TOLERANCE * max(spread, 1.0):
             raise ExportError(
                 f"the exported file says something else than the model: on {batch} x {height} x {width} "
-                f"pixels {identical:.1%} of the labels are the same and scores differ by up to {difference:.3g}; "
+                f"pixels {identical:.1%} of the labels are the same, and scores differ by {difference:.3g}; "
                 "this network cannot be exported in this format"
             )
         shares.append(identical)

@@ -17,7 +17,7 @@ from torch import Tensor
 from gmmseg.inference.export_graph import ExportGraph, symbolic_sides
 from gmmseg.inference.exporting import FORMATS, export, open_exported
 from gmmseg.inference.predictor import Predictor
-from gmmseg.models import Segmenter
+from gmmseg.models import Segmenter, from_pretrained
 
 Pass = Callable[[Tensor], object]
 """One pass over images (1 3 h w), all outputs at the size of the image."""
@@ -26,27 +26,37 @@ RUNTIMES = (EAGER, COMPILED, "onnx", "openvino")
 LEAST_ROUNDS = 5
 
 
-def prepare(segmenter: Segmenter, runtime: str, scratch: Path) -> Segmenter | Path:
-    """What `start` needs: the segmenter itself, or the file it was exported to, in ``scratch``."""
-    if runtime in (EAGER, COMPILED):
-        return segmenter
-    if runtime not in FORMATS:
+@dataclass(frozen=True)
+class Prepared:
+    """A segmenter for a runtime: itself, and the file or folder that another process opens it from."""
+
+    segmenter: Segmenter
+    runtime: str
+    path: Path
+
+    def start(self, threads: int) -> Pass:
+        """Its pass, in its runtime."""
+        if self.runtime in FORMATS:
+            return open_exported(self.path, threads=threads)
+        if self.runtime == EAGER:
+            predictor = Predictor(self.segmenter)
+            return lambda images: predictor.predict(images[0])
+        compiled = torch.compile(ExportGraph(self.segmenter, symbolic_sides).eval(), dynamic=False)
+        threshold = torch.tensor(torch.inf)
+        return torch.inference_mode()(lambda images: compiled(images, threshold))
+
+
+def prepare(segmenter: Segmenter, runtime: str, scratch: Path) -> Prepared:
+    """A segmenter ready to start in a runtime; what other processes open is written to ``scratch``."""
+    if runtime not in (EAGER, COMPILED, *FORMATS):
         raise ValueError(f"unknown runtime {runtime!r}: choose {', '.join((EAGER, COMPILED, *FORMATS))}")
-    path = scratch / f"{len(list(scratch.iterdir()))}_{runtime}{FORMATS[runtime].suffix}"
-    export(segmenter, path, format=runtime)
-    return path
-
-
-def start(prepared: Segmenter | Path, runtime: str, threads: int) -> Pass:
-    """A prepared segmenter in its runtime."""
-    if isinstance(prepared, Path):
-        return open_exported(prepared, threads=threads)
-    if runtime == EAGER:
-        predictor = Predictor(prepared)
-        return lambda images: predictor.predict(images[0])
-    compiled = torch.compile(ExportGraph(prepared, symbolic_sides).eval(), dynamic=False)
-    threshold = torch.tensor(torch.inf)
-    return torch.inference_mode()(lambda images: compiled(images, threshold))
+    path = scratch / f"{len(list(scratch.iterdir()))}_{runtime}"
+    if runtime in FORMATS:
+        path = path.with_suffix(FORMATS[runtime].suffix)
+        export(segmenter, path, format=runtime)
+    else:
+        segmenter.save_pretrained(path)
+    return Prepared(segmenter, runtime, path)
 
 
 @dataclass(frozen=True)
@@ -62,28 +72,33 @@ class Contender:
     peak_megabytes: float | None
 
 
-def enter(label: str, runtime: str, prepared: Segmenter | Path, images: Tensor, threads: int) -> Contender:
+def enter(label: str, prepared: Prepared, images: Tensor, threads: int) -> Contender:
     """A contender after its first pass, in which runtimes allocate and compile."""
-    peak = peak_megabytes(prepared, runtime, images, threads)
-    run = start(prepared, runtime, threads)
+    peak = peak_megabytes(prepared, images, threads)
+    run = prepared.start(threads)
     run(images)
-    return Contender(label, runtime, run, peak)
+    return Contender(label, prepared.runtime, run, peak)
 
 
-def peak_megabytes(prepared: Segmenter | Path, runtime: str, images: Tensor, threads: int) -> float | None:
-    """Resident memory that opening a model and one pass take at most, in a process of its own.
+def peak_megabytes(prepared: Prepared, images: Tensor, threads: int) -> float | None:
+    """Resident memory that a model and one pass take at most, in a process of its own.
 
-    Weights that are there already, as those of an eager model, do not count. None where the system does not
-    tell.
+    None where the system does not tell, or nobody can build the network from its folder.
     """
+    if prepared.segmenter.recipe is None and prepared.runtime not in FORMATS:
+        return None
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-        return pool.submit(_peak, prepared, runtime, images, threads).result()
+        return pool.submit(_peak, prepared.runtime, prepared.path, tuple(images.shape), threads).result()
 
 
-def _peak(prepared: Segmenter | Path, runtime: str, images: Tensor, threads: int) -> float | None:
+def _peak(runtime: str, path: Path, shape: tuple[int, ...], threads: int) -> float | None:
     torch.set_num_threads(threads)
     before = _reset_peak()
-    start(prepared, runtime, threads)(images)
+    if runtime in FORMATS:
+        run: Pass = open_exported(path, threads=threads)
+    else:
+        run = Prepared(from_pretrained(path).eval(), runtime, path).start(threads)
+    run(torch.rand(shape))
     peak = _resident("VmHWM")
     return None if before is None or peak is None else peak - before
 

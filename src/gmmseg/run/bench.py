@@ -55,7 +55,7 @@ def _bench_one(source: str, settings: Race) -> list[JSON]:
     images = torch.rand(1, 3, settings.size, settings.size, generator=torch.Generator().manual_seed(0))
     with tempfile.TemporaryDirectory() as scratch:
         contenders = [
-            enter(head, runtime, prepare(model, runtime, Path(scratch)), images, settings.threads)
+            enter(head, prepare(model, runtime, Path(scratch)), images, settings.threads)
             for runtime in settings.runtimes
             for head, model in heads.items()
         ]
