@@ -30,7 +30,7 @@ def tiny(preset="default", seed=0):
     segmenter = gmmseg.build("tiny_unet", num_classes=4, preset=preset).eval()
     for module in segmenter.modules():
         if isinstance(module, torch.nn.BatchNorm2d):
-            low = 0.1 if preset == "paper" else 0.01  # its points have no fixed length
+            low = 0.1 if preset in ("paper", "softmax") else 0.01  # features there have no fixed length
             module.running_var.uniform_(low, 3 * low)  # random weights shrink what they see: undo it
     if segmenter.mixture is not None:
         means = segmenter.mixture.means.normal_()
@@ -82,7 +82,10 @@ def agrees(segmenter, exported, size, batch=1):
     threshold = math.inf if predictor.threshold is None else predictor.threshold
     for index in range(batch):
         expected = predictor.predict(images[index])
-        assert torch.equal(found["labels"][index], expected.labels)
+        best, second = expected.posterior.topk(2, dim=0).values
+        decided = best - second > 1e-4  # elsewhere rounding decides
+        assert decided.float().mean() > 0.9
+        assert torch.equal(found["labels"][index][decided], expected.labels[decided])
         torch.testing.assert_close(found["confidence"][index], expected.confidence, rtol=1e-4, atol=1e-5)
         torch.testing.assert_close(found["anomaly"][index], expected.anomaly, rtol=1e-4, atol=1e-3)
         assert torch.equal(found["unknown"][index], found["anomaly"][index] > threshold)
@@ -117,7 +120,7 @@ def test_the_threshold_is_an_input_with_the_calibrated_value_as_default(with_den
 def test_every_head_is_exported_and_without_calibration_nothing_is_unknown(preset, tmp_path):
     segmenter = tiny(preset)
     report = export(segmenter, tmp_path / "model.onnx")
-    assert report.labels_identical == 1.0
+    assert report.labels_identical > 0.999
     assert report.bytes == (tmp_path / "model.onnx").stat().st_size
     exported = open_exported(tmp_path / "model.onnx", threads=1)
     found = agrees(segmenter, exported, (41, 66))
@@ -181,6 +184,11 @@ def test_what_cannot_be_exported_is_refused_before_the_work_begins(tmp_path):
     tapped = gmmseg.convert(network, classifier="1", preset="softmax")
     with pytest.raises(ExportError, match="taken apart at a layer"):
         refuse_unsupported(tapped)
+    pooling = tiny()
+    pooling.features.add_module("pyramid", torch.nn.AdaptiveAvgPool2d(3))
+    with pytest.raises(ExportError, match="pyramid averages a map of any size to a fixed number of cells"):
+        export(pooling, tmp_path / "model.onnx")
+    refuse_unsupported(pooling, "torch")
     assert not list(tmp_path.iterdir())
 
 
