@@ -47,6 +47,9 @@ DOORS = {
     "fsspec": {"data/parquet.py"},
     "av": {"inference/video.py"},
     "h5py": {"evaluation/score_files.py"},
+    "onnx": {"inference/onnx_format.py"},
+    "onnxruntime": {"inference/onnx_format.py", "inference/int8.py"},
+    "openvino": {"inference/openvino_format.py"},
 }
 FILES = sorted(SOURCE.rglob("*.py"))
 ANY = {

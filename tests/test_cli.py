@@ -52,6 +52,8 @@ def test_every_command_explains_itself():
         "rename-class",
         "merge-classes",
         "explain",
+        "export",
+        "bench",
     ]
     for words in (*([command] for command in commands), ["configs"], ["data", "check"], ["data", "list"]):
         result = CliRunner().invoke(app, [*words, "--help"])

@@ -16,6 +16,7 @@ import typer
 from gmmseg.cli_adapt import adapt
 from gmmseg.cli_classes import add_class, merge_classes, remove_class, rename_class
 from gmmseg.cli_explain import explain
+from gmmseg.cli_export import bench, export
 from gmmseg.cli_masks import convert_masks
 from gmmseg.cli_options import (
     BoundariesOption,
@@ -386,19 +387,13 @@ def predict(
 ) -> None:
     """Predict images, folders and videos; writes label map, overlay, anomaly heat map and unknown mask."""
     from gmmseg import run
-    from gmmseg.images import MAX_PIXELS
-    from gmmseg.inference import Predictor, predict_files
+    from gmmseg.inference import predict_files
+    from gmmseg.models import InferenceSettings
 
     state = run.join_processes()
-    predictor = Predictor(
-        run.open_model(model),
-        short_side=short_side,
-        window=window,
-        stride=stride,
-        max_pixels=max_pixels or MAX_PIXELS,
-        device=state.device,
-    )
-    _tell_threshold(model, predictor.segmenter.calibration, state.is_main_process)
+    view = InferenceSettings(short_side, window, stride)
+    predictor = run.open_predictor(model, view, max_pixels=max_pixels, device=state.device)
+    _tell_threshold(model, predictor.calibration, state.is_main_process)
     with Bar("predicting") as bar:
         summary = predict_files(predictor, inputs, out, raw=raw, progress=bar)
     _tell_summary(summary, state.is_main_process)
@@ -491,6 +486,10 @@ def configs() -> None:
     from gmmseg.config import shipped_configs
 
     say("\n".join(shipped_configs()))
+
+
+app.command()(export)
+app.command()(bench)
 
 
 @data_app.command()

@@ -12,7 +12,10 @@ Model = Annotated[
     str, typer.Argument(help="Run folder, folder of weights, or hf:owner/name on the Hugging Face hub.")
 ]
 ModelOption = Annotated[
-    str, typer.Option("--model", "-m", help="Run folder, folder of weights, or hf:owner/name on the hub.")
+    str,
+    typer.Option(
+        "--model", "-m", help="Run folder, folder of weights, hf:owner/name on the hub, or an exported file."
+    ),
 ]
 DataOption = Annotated[
     list[str], typer.Option("--data", "-d", help=f"Data set, {_SET}. May be given several times.")

@@ -3,6 +3,8 @@
 from gmmseg.images import ImageError, load_image
 from gmmseg.inference.calibrating import calibrate
 from gmmseg.inference.explaining import Explanation, explain
+from gmmseg.inference.exported_predictor import ExportedPrediction, ExportedPredictor
+from gmmseg.inference.exporting import ExportError, ExportReport, export, open_exported
 from gmmseg.inference.predict_files import PredictSummary, predict_files
 from gmmseg.inference.prediction import Prediction
 from gmmseg.inference.predictor import Predictor
@@ -12,6 +14,10 @@ from gmmseg.models.false_alarms import FalseAlarms
 
 __all__ = [
     "Explanation",
+    "ExportError",
+    "ExportReport",
+    "ExportedPrediction",
+    "ExportedPredictor",
     "FalseAlarms",
     "ImageError",
     "Maps",
@@ -21,7 +27,9 @@ __all__ = [
     "ScoreHistogram",
     "calibrate",
     "explain",
+    "export",
     "load_image",
+    "open_exported",
     "predict_files",
     "sliding",
     "whole",

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NotRequired, TypedDict
+from typing import NotRequired, Protocol, TypedDict
 
 import numpy as np
 import torch
@@ -21,16 +21,37 @@ from gmmseg.inference.image_losses import large_components
 from gmmseg.inference.inputs import Input, find_inputs
 from gmmseg.inference.pictures import (
     Colours,
-    default_colours,
     heat_map,
     label_picture,
     mask_picture,
     overlay,
 )
-from gmmseg.inference.predictor import Predictor
 from gmmseg.inference.video import frame_count, frames
 from gmmseg.models import Calibration
 from gmmseg.samples import Progress
+
+
+class PredictedRows(Protocol):
+    """Some rows of an image: labels and anomaly (h w), posterior (c h w) or None where there is none."""
+
+    @property
+    def labels(self) -> Tensor: ...
+    @property
+    def anomaly(self) -> Tensor: ...
+    @property
+    def posterior(self) -> Tensor | None: ...
+
+
+class FilePredictor(Protocol):
+    """What predicts files: a `Predictor`, or an `ExportedPredictor`."""
+
+    max_pixels: int
+
+    @property
+    def calibration(self) -> Calibration | None: ...
+    @property
+    def colours(self) -> Colours: ...
+    def strips(self, pixels: Tensor) -> Iterator[PredictedRows]: ...
 
 
 @dataclass(frozen=True)
@@ -43,7 +64,7 @@ class PredictSummary:
 
 
 def predict_files(
-    predictor: Predictor,
+    predictor: FilePredictor,
     inputs: Iterable[str | os.PathLike],
     out_dir: str | os.PathLike,
     *,
@@ -110,12 +131,14 @@ def _images(item: Input, max_pixels: int) -> Iterator[tuple[str, Tensor]]:
         yield f"{item.name}/{index:06d}", load_image(frame)
 
 
-def _outputs(predictor: Predictor, pixels: Tensor, name: str, *, raw: bool) -> Iterator[tuple[str, bytes]]:
+def _outputs(
+    predictor: FilePredictor, pixels: Tensor, name: str, *, raw: bool
+) -> Iterator[tuple[str, bytes]]:
     """Relative path and content of each file that one image becomes."""
     arrays = _predict(predictor, pixels, posterior=raw)
     labels, anomaly = arrays["labels"], arrays["anomaly"]
-    calibration = predictor.segmenter.calibration
-    colours, threshold = _colours(predictor), None if calibration is None else calibration.threshold
+    calibration, colours = predictor.calibration, predictor.colours
+    threshold = None if calibration is None else calibration.threshold
     unknown = None if calibration is None else _unknown(anomaly, calibration)
     photograph = (pixels.movedim(0, -1) * 255).round().to(torch.uint8).numpy()
     yield f"labels/{name}.png", _encoded(label_picture(labels, colours), "png")
@@ -146,10 +169,10 @@ class _Arrays(TypedDict):
     posterior: NotRequired[NDArray[np.float32]]
 
 
-def _predict(predictor: Predictor, pixels: Tensor, *, posterior: bool) -> _Arrays:
+def _predict(predictor: FilePredictor, pixels: Tensor, *, posterior: bool) -> _Arrays:
     """Labels and anomaly (h w), and when asked for the posterior (c h w), which is large."""
     strips = [
-        (strip.labels.cpu(), strip.anomaly.cpu(), strip.posterior.cpu() if posterior else None)
+        (strip.labels.cpu(), strip.anomaly.cpu(), _posterior_of(strip) if posterior else None)
         for strip in predictor.strips(pixels)
     ]
     arrays: _Arrays = {
@@ -160,8 +183,13 @@ def _predict(predictor: Predictor, pixels: Tensor, *, posterior: bool) -> _Array
     return {**arrays, "posterior": torch.cat(kept, dim=1).numpy()} if kept else arrays
 
 
-def _colours(predictor: Predictor) -> Colours:
-    return predictor.segmenter.colours or default_colours(predictor.segmenter.num_classes)
+def _posterior_of(strip: PredictedRows) -> Tensor:
+    if strip.posterior is None:
+        raise ValueError(
+            "raw values hold the posterior, and this model was exported without it: export it with "
+            "--posterior, or leave out --raw"
+        )
+    return strip.posterior.cpu()
 
 
 def _encoded(picture: Image.Image, kind: str) -> bytes:

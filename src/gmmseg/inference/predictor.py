@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from gmmseg.images import MAX_PIXELS, ImageSource, load_image, to_unit_range
+from gmmseg.inference.pictures import Colours, default_colours
 from gmmseg.inference.prediction import Prediction
 from gmmseg.inference.windows import (
     NOT_FINITE,
@@ -29,7 +30,7 @@ from gmmseg.inference.windows import (
     window_starts,
 )
 from gmmseg.labels import IGNORE
-from gmmseg.models import Segmenter, SegmenterOutput
+from gmmseg.models import Calibration, Segmenter, SegmenterOutput
 from gmmseg.models.inference_settings import InferenceSettings
 from gmmseg.models.pairing import shrink_labels
 from gmmseg.samples import Sample, collate
@@ -134,6 +135,16 @@ class Predictor:
     def anomaly_reading(self) -> Reading:
         """What a Prediction shows as ``anomaly``, see `gmmseg.inference.windows.anomaly_reading`."""
         return anomaly_reading(self.segmenter)
+
+    @property
+    def calibration(self) -> Calibration | None:
+        """What was found after training, the segmenter's; None before."""
+        return self.segmenter.calibration
+
+    @property
+    def colours(self) -> Colours:
+        """One for each class: the model's, or made up where it has none."""
+        return self.segmenter.colours or default_colours(self.segmenter.num_classes)
 
     @property
     def device(self) -> torch.device:

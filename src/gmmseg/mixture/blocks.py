@@ -36,12 +36,18 @@ def total_log_density(points: Tensor, means: Tensor, variances: Tensor, log_weig
         return _Total.apply(*_operands(points, means, variances, log_weights))
 
 
-def _operands(points: Tensor, means: Tensor, variances: Tensor, log_weights: Tensor) -> tuple[Tensor, ...]:
-    """Centred points (n d), weight (k c 2d), bias (k c): log pi + log N = weight . [x^2, x] + bias."""
+def product_form(means: Tensor, variances: Tensor, log_weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Centre (d), weight (k c 2d), bias (k c): log pi + log N = weight . [y^2, y] + bias, y = x - centre."""
     centre = means.float().mean(dim=(0, 1))
     weight, bias = coefficients(means.float() - centre, variances.float())
     # (c k ...) -> (k c ...): the winner is then found between whole rows of classes.
-    return points.float() - centre, weight.transpose(0, 1), (bias + log_weights).T
+    return centre, weight.transpose(0, 1), (bias + log_weights).T
+
+
+def _operands(points: Tensor, means: Tensor, variances: Tensor, log_weights: Tensor) -> tuple[Tensor, ...]:
+    """Centred points (n d), and weight and bias of `product_form`."""
+    centre, weight, bias = product_form(means, variances, log_weights)
+    return points.float() - centre, weight, bias
 
 
 def _full_precision(points: Tensor) -> torch.autocast:

@@ -48,13 +48,15 @@ class Coordinates(nn.Module):
     """Features (n feature_channels) -> points (n dim). Each subclass is one way.
 
     ``needs_em``: only EM can fit these coordinates. ``removes_offset``: a constant added to all features
-    changes no point once EM has followed it, so a projection before them needs no bias.
+    changes no point once EM has followed it, so a projection before them needs no bias. ``unit_length``:
+    points have length one.
     """
 
     name: ClassVar[str]
     needs_em: ClassVar[bool] = False
     removes_offset: ClassVar[bool] = False
     extra_channels: ClassVar[int] = 0
+    unit_length: ClassVar[bool] = False
 
     def __init__(self, dim: int) -> None:
         super().__init__()
@@ -80,6 +82,13 @@ class Coordinates(nn.Module):
     def place(self, features: Tensor) -> Tensor:
         """Points (n dim) of features (n feature_channels)."""
         raise NotImplementedError
+
+    def affine(self, projection: nn.Linear | None = None) -> tuple[Tensor, Tensor] | None:
+        """Matrix (dim f) and shift (dim) that make points of features (n f), up to their length.
+
+        ``projection`` included, if there is one before the coordinates. None: features are taken as they are.
+        """
+        return None if projection is None else _affine_of(projection)
 
     def valid_means(self, means: Tensor) -> Tensor:
         """Means (... dim) moved to where points can lie."""
@@ -110,6 +119,7 @@ class Sphere(Coordinates):
     """Features scaled to unit length. Means have unit length too."""
 
     name = "sphere"
+    unit_length = True
 
     def place(self, features: Tensor) -> Tensor:
         return F.normalize(features, dim=-1)
@@ -139,6 +149,11 @@ class Pole(Sphere):
 
     def place(self, features: Tensor) -> Tensor:
         return on_sphere(features)
+
+    def affine(self, projection: nn.Linear | None = None) -> tuple[Tensor, Tensor]:
+        if projection is not None:
+            return _with_pole(*_affine_of(projection))
+        return _with_pole(torch.eye(self.feature_channels), torch.zeros(self.feature_channels))
 
     def _is_elsewhere(self, points: Tensor) -> Tensor:
         return super()._is_elsewhere(points) | (points[:, -1] <= 0)
@@ -174,18 +189,20 @@ class WhitenedSphere(Pole):
         if type(projection) is not nn.Linear:
             return super().forward(features, projection)
         with torch.autocast(features.device.type, enabled=False):
-            basis, shift = self._affine()
-            matrix = basis.T @ projection.weight.float()
-            if projection.bias is not None:
-                shift = shift + projection.bias.float() @ basis
-            matrix, bias = _with_pole(matrix, shift)
+            matrix, bias = self.affine(projection)
         return F.normalize(F.linear(features.float(), matrix, bias).float(), dim=-1)
 
     def place(self, features: Tensor) -> Tensor:
         with torch.autocast(features.device.type, enabled=False):
-            basis, shift = self._affine()
-            matrix, bias = _with_pole(basis.T, shift)
-            return F.normalize(F.linear(features.float(), matrix, bias), dim=-1)
+            return F.normalize(F.linear(features.float(), *self.affine()), dim=-1)
+
+    def affine(self, projection: nn.Linear | None = None) -> tuple[Tensor, Tensor]:
+        basis, shift = self._affine()
+        if projection is None:
+            return _with_pole(basis.T, shift)
+        if projection.bias is not None:
+            shift = shift + projection.bias.float() @ basis
+        return _with_pole(basis.T @ projection.weight.float(), shift)
 
     def _affine(self) -> tuple[Tensor, Tensor]:
         """Basis (d-1 d-1) and shift (d-1): a feature x is whitened to x @ basis + shift."""
@@ -330,6 +347,12 @@ def from_sphere(points: Tensor) -> Tensor:
 def _with_pole(matrix: Tensor, shift: Tensor) -> tuple[Tensor, Tensor]:
     """An affine map to (n d-1), matrix (d-1 f) and shift (d-1), with the pole as one output more."""
     return F.pad(matrix, (0, 0, 0, 1)), F.pad(shift, (0, 1), value=_pole(len(shift) + 1))
+
+
+def _affine_of(linear: nn.Linear) -> tuple[Tensor, Tensor]:
+    """Matrix (out in) and shift (out) of a linear layer, float32."""
+    matrix = linear.weight.float()
+    return matrix, matrix.new_zeros(len(matrix)) if linear.bias is None else linear.bias.float()
 
 
 def _pole(dim: int) -> float:

@@ -4,6 +4,7 @@ Each maps evidence (n c) and the mixture's log prior (c) to logits (n c) whose s
 the posterior. The anomaly score is taken before the link and never sees it.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -11,14 +12,25 @@ import torch
 from torch import Tensor, nn
 
 
-class BayesLink(nn.Module):
+class Link(nn.Module, ABC):
+    """Evidence (n c) and log prior (c) -> logits (n c)."""
+
+    @abstractmethod
+    def on_maps(self, evidence: Tensor, log_prior: Tensor) -> Tensor:
+        """The same for maps of evidence (b c h w): logits (b c h w)."""
+
+
+class BayesLink(Link):
     """The paper: Bayes' rule as it stands. Nothing is learned."""
 
     def forward(self, evidence: Tensor, log_prior: Tensor) -> Tensor:
         return evidence + log_prior
 
+    def on_maps(self, evidence: Tensor, log_prior: Tensor) -> Tensor:
+        return evidence + log_prior[:, None, None]
 
-class ClassNormLink(nn.Module):
+
+class ClassNormLink(Link):
     """The reference code: an affine LayerNorm over the classes' evidences, trained by gradient."""
 
     def __init__(self, num_classes: int) -> None:
@@ -28,8 +40,11 @@ class ClassNormLink(nn.Module):
     def forward(self, evidence: Tensor, log_prior: Tensor) -> Tensor:
         return self.norm(evidence) + log_prior
 
+    def on_maps(self, evidence: Tensor, log_prior: Tensor) -> Tensor:
+        return self(evidence.permute(0, 2, 3, 1), log_prior).permute(0, 3, 1, 2)
 
-class AffineLink(nn.Module):
+
+class AffineLink(Link):
     """Ours: a tempered likelihood and a class prior, both learned by gradient; still a posterior.
 
     ``softmax_c(temperature * evidence + log_prior + offset)`` with temperature > 0.
@@ -43,8 +58,11 @@ class AffineLink(nn.Module):
     def forward(self, evidence: Tensor, log_prior: Tensor) -> Tensor:
         return self.log_temperature.exp() * evidence + (log_prior + self.offset)
 
+    def on_maps(self, evidence: Tensor, log_prior: Tensor) -> Tensor:
+        return self.log_temperature.exp() * evidence + (log_prior + self.offset)[:, None, None]
 
-def make_link(name: str, num_classes: int, *, temperature: float = 1.0) -> nn.Module:
+
+def make_link(name: str, num_classes: int, *, temperature: float = 1.0) -> Link:
     """The link called ``name``: bayes, class_norm or affine; ``temperature``: where affine starts."""
     if name == "bayes":
         return BayesLink()

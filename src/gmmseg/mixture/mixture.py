@@ -147,7 +147,8 @@ class ClassMixture(nn.Module):
 
     def forward(self, points: Tensor) -> Tensor:
         """Evidence (n c) of points (n d), as ``winner`` says."""
-        if self.means.requires_grad:
+        # A compiler has blocks of its own, and cannot tell how many of ours there will be.
+        if self.means.requires_grad or torch.compiler.is_compiling():
             return self.evidence(self.log_density(points))
         parts = [mixture_evidence(points, *part, winner=self.winner) for part in self._parts()]
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)

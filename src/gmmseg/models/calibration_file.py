@@ -243,9 +243,13 @@ def _percent(share: float) -> str:
 
 def write_calibration(calibration: Calibration, folder: Path) -> None:
     """Write calibration.json into ``folder``, whole or not at all; nothing else there changes."""
-    about = {"library": "gmmseg", "format": CALIBRATION_FORMAT}
-    text = json.dumps({**about, **asdict(calibration)}, indent=2, allow_nan=False)
+    text = json.dumps(calibration_tree(calibration), indent=2, allow_nan=False)
     write_bytes(folder / CALIBRATION_FILE, (text + "\n").encode())
+
+
+def calibration_tree(calibration: Calibration) -> JSON:
+    """What calibration.json holds of a calibration; `calibration_of` reads it."""
+    return {"library": "gmmseg", "format": CALIBRATION_FORMAT, **asdict(calibration)}
 
 
 def remove_calibration(folder: Path) -> None:
@@ -268,7 +272,7 @@ def read_calibration(
     if not path.is_file():
         raise WeightsError(f"{path}: there is no regular file here; remove it")
     try:
-        calibration = _from_tree(json.loads(path.read_text(encoding="utf-8")))
+        calibration = calibration_of(json.loads(path.read_text(encoding="utf-8")))
         calibration.check_model(weights, num_classes, label_names, scores)
     except (ValueError, TypeError, RecursionError) as error:
         raise WeightsError(f"{path}: {_reason(error)}; {_AGAIN}") from error
@@ -280,7 +284,7 @@ def _reason(error: Exception) -> str:
     return f"not valid JSON ({error})" if broken else str(error)
 
 
-def _from_tree(tree: object) -> Calibration:
+def calibration_of(tree: object) -> Calibration:
     """The Calibration of what calibration.json holds."""
     values = _entries(tree, Calibration, "it", also=("library", "format"))
     if values.pop("library") != "gmmseg":

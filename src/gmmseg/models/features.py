@@ -1,6 +1,5 @@
 """The contract between networks and heads: what a feature extractor is, and the blocks they share."""
 
-import math
 from abc import ABC, abstractmethod
 from typing import NamedTuple
 
@@ -68,9 +67,7 @@ class SplitFeatures(FeatureExtractor, ABC):
         padded = [-(-side // self.multiple) * self.multiple for side in image_size]
         height, width = (-(-side // self.stride) for side in padded)
         same = [
-            F.adaptive_avg_pool2d(each, (height, width))
-            if each.shape[-2] > height
-            else resize(each, (height, width))
+            averaged(each, (height, width)) if each.shape[-2] > height else resize(each, (height, width))
             for each in maps
         ]
         return crop_to_image(torch.cat(same, dim=1), image_size, self.stride)
@@ -134,6 +131,14 @@ def resize(maps: Tensor, size: tuple[int, int] | torch.Size, *, align_corners: b
     return F.interpolate(maps, size=tuple(size), mode="bilinear", align_corners=align_corners)
 
 
+def averaged(maps: Tensor, size: tuple[int, int]) -> Tensor:
+    """Maps (b f h w) at a smaller ``size``, each cell the mean of those it covers."""
+    factor = int(maps.shape[-2] // size[0])
+    if maps.shape[-2:] == (factor * size[0], factor * size[1]):
+        return F.avg_pool2d(maps, factor)  # the same, for graphs of images of any size, too
+    return F.adaptive_avg_pool2d(maps, size)
+
+
 def pad_to_multiple(images: Tensor, divisor: int) -> Tensor:
     """Images (b 3 h w) with zeros to the right and below, so that ``divisor`` divides both sides."""
     height, width = images.shape[-2:]
@@ -142,5 +147,5 @@ def pad_to_multiple(images: Tensor, divisor: int) -> Tensor:
 
 def crop_to_image(maps: Tensor, image_size: tuple[int, int] | torch.Size, stride: int) -> Tensor:
     """The part of maps (b f h w) of a padded image that lies over the image itself."""
-    height, width = image_size
-    return maps[..., : math.ceil(height / stride), : math.ceil(width / stride)]
+    height, width = (-(-side // stride) for side in image_size)  # rounded up, also where sides are symbols
+    return maps[..., :height, :width]

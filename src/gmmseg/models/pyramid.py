@@ -4,12 +4,12 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from gmmseg.models.backbones import FreezableBackbone, FrozenBackbone, TimmBackbone
 from gmmseg.models.features import (
     Features,
     SplitFeatures,
+    averaged,
     conv_bn_relu,
     crop_to_image,
     pad_to_multiple,
@@ -43,8 +43,7 @@ class PyramidFeatures(SplitFeatures):
         images = pad_to_multiple(images, self.multiple)
         size = self._size(images.shape[-2:])
         return tuple(
-            F.adaptive_avg_pool2d(maps, size) if maps.shape[-2] > size[0] else maps
-            for maps in self.backbone(images)
+            averaged(maps, size) if maps.shape[-2] > size[0] else maps for maps in self.backbone(images)
         )
 
     def decode(self, maps: tuple[Tensor, ...], image_size: tuple[int, int]) -> Features:

@@ -2,11 +2,13 @@
 
 `train` and `demo` make models, `convert` takes one from elsewhere, `adapt` makes a softmax model generative
 in minutes, `fit` gives a trained model mixtures, `class_editing` gives it another class, `exemplar_index` and
-`explanation` say why a pixel is what it is, `calibrate` and `evaluate` judge one, `report` shows it;
-`building` holds the parts of a run and `runs` what a finished one has left behind.
+`explanation` say why a pixel is what it is, `calibrate` and `evaluate` judge one, `report` shows it, `export`
+writes it for other runtimes, `bench` measures its speed; `building` holds the parts of a run and `runs` what
+a finished one has left behind.
 """
 
 from gmmseg.run.adapt import Adaptation, AdaptSettings, Clock, adapt
+from gmmseg.run.bench import Race, bench, fitted_looking
 from gmmseg.run.building import (
     hidden_data,
     join_processes,
@@ -25,6 +27,7 @@ from gmmseg.run.convert import convert_source
 from gmmseg.run.evaluate import Judging, evaluate, make_scores
 from gmmseg.run.exemplar_index import build_exemplars, exemplars_of, find_exemplars
 from gmmseg.run.explanation import write_explanation
+from gmmseg.run.export import export_int8, export_model, open_predictor
 from gmmseg.run.fit import can_be_split, fit_density, fit_head
 from gmmseg.run.resuming import machine_to_train_on
 from gmmseg.run.runs import (
@@ -43,8 +46,10 @@ __all__ = [
     "AddedClass",
     "Clock",
     "Judging",
+    "Race",
     "adapt",
     "add_class",
+    "bench",
     "build_exemplars",
     "calibrate",
     "calibrate_folders",
@@ -52,9 +57,12 @@ __all__ = [
     "convert_source",
     "evaluate",
     "exemplars_of",
+    "export_int8",
+    "export_model",
     "find_exemplars",
     "fit_density",
     "fit_head",
+    "fitted_looking",
     "hidden_data",
     "join_processes",
     "judged_sets",
@@ -68,6 +76,7 @@ __all__ = [
     "matched_classes",
     "open_model",
     "open_named",
+    "open_predictor",
     "run_config",
     "train",
     "training_data",

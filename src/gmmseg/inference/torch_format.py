@@ -1,0 +1,109 @@
+"""Files of torch.export: a segmenter as a .pt2, as a graph or compiled for this machine (AOTInductor)."""
+
+import json
+import tempfile
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from gmmseg.atomic import naming, write_atomically
+from gmmseg.inference.export_graph import OUTPUTS, POSTERIOR, ExportGraph, symbolic_sides
+from gmmseg.inference.export_metadata import ExportedFileError, ExportMetadata, read_metadata
+from gmmseg.models import Segmenter
+
+ENTRIES = "gmmseg.json"
+"""Name of the metadata among the extra files of a .pt2."""
+
+
+def exported_program(
+    segmenter: Segmenter, example: Tensor, *, posterior: bool
+) -> torch.export.ExportedProgram:
+    """The graph of a segmenter for images of any size; ``example`` (b 3 h w) as in `onnx_graph`."""
+    graph = ExportGraph(segmenter, symbolic_sides, posterior=posterior).eval()
+    free = torch.export.Dim.DYNAMIC
+    with torch.no_grad():
+        return torch.export.export(
+            graph,
+            (example, torch.tensor(0.0)),
+            dynamic_shapes=({0: free, 2: free, 3: free}, None),
+            strict=False,
+        )
+
+
+def write_torch(segmenter: Segmenter, example: Tensor, metadata: ExportMetadata, path: Path) -> None:
+    """Write a segmenter to ``path`` as an ExportedProgram, to be loaded by torch.export.load."""
+    program = exported_program(segmenter, example, posterior=metadata.posterior)
+    extra = {ENTRIES: json.dumps(metadata.entries())}
+    write_atomically(path, lambda file: torch.export.save(program, file, extra_files=extra))
+
+
+class TorchModel:
+    """A .pt2 file that `write_torch` wrote."""
+
+    def __init__(self, path: Path, *, threads: int | None = None) -> None:
+        extra = {ENTRIES: ""}
+        try:
+            program = torch.export.load(path, extra_files=extra)
+        except Exception as error:  # archives fail in many ways
+            raise ExportedFileError(
+                f"{path}: torch.export cannot open it ({error}); export it again"
+            ) from error
+        self.metadata = read_metadata(_entries(extra[ENTRIES], path), path)
+        # The guards speak of how tensors lie in memory at the size of the example, not of what is computed.
+        self.module = program.module(check_guards=False)
+
+    @torch.inference_mode()
+    def __call__(self, images: Tensor, threshold: float | None = None) -> dict[str, Tensor]:
+        """The outputs by name for images (b 3 h w); without a ``threshold`` with the calibrated one."""
+        return _named(self.module(images, _tensor(threshold, self.metadata)))
+
+
+def write_aoti(segmenter: Segmenter, example: Tensor, metadata: ExportMetadata, path: Path) -> None:
+    """Write a segmenter to ``path``, compiled for this machine; needs a C++ compiler."""
+    from torch._inductor import aoti_compile_and_package
+
+    program = exported_program(segmenter, example, posterior=metadata.posterior)
+    with naming(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
+            package = Path(scratch) / "model.pt2"
+            settings = {"aot_inductor.metadata": metadata.entries()}
+            aoti_compile_and_package(program, package_path=str(package), inductor_configs=settings)
+            package.replace(path)
+
+
+class AotiModel:
+    """A file that `write_aoti` wrote, on a machine of the same kind."""
+
+    def __init__(self, path: Path, *, threads: int | None = None) -> None:
+        from torch._inductor import aoti_load_package
+
+        try:
+            self.runner = aoti_load_package(str(path))
+        except Exception as error:  # archives and linkers fail in many ways
+            raise ExportedFileError(
+                f"{path}: cannot be loaded ({error}); export it on this machine"
+            ) from error
+        self.metadata = read_metadata(self.runner.get_metadata(), path)
+
+    @torch.inference_mode()
+    def __call__(self, images: Tensor, threshold: float | None = None) -> dict[str, Tensor]:
+        """The outputs by name for images (b 3 h w); without a ``threshold`` with the calibrated one."""
+        return _named(self.runner(images, _tensor(threshold, self.metadata)))
+
+
+def _tensor(threshold: float | None, metadata: ExportMetadata) -> Tensor:
+    return torch.tensor(metadata.default_threshold if threshold is None else threshold)
+
+
+def _named(outputs: tuple[Tensor, ...] | list[Tensor]) -> dict[str, Tensor]:
+    return dict(zip((*OUTPUTS, POSTERIOR), outputs))
+
+
+def _entries(text: str | bytes, path: Path) -> dict[str, str]:
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise ExportedFileError(f"{path}: without the metadata of gmmseg export; export it again") from error
+    return found if isinstance(found, dict) else {}

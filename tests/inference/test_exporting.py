@@ -1,0 +1,280 @@
+"""An exported file says what the Predictor says: at every size, with either head and a density."""
+
+import json
+import math
+import re
+
+import pytest
+import torch
+
+import gmmseg
+from gmmseg.inference import ExportError, Predictor, export, open_exported
+from gmmseg.inference.export_graph import symbolic_sides, traced_sides
+from gmmseg.inference.export_metadata import ExportedFileError
+from gmmseg.inference.exporting import FORMATS, compare, example_images, refuse_unsupported, smallest_side
+from gmmseg.inference.windows import fitting
+from gmmseg.models import Calibration, InferenceSettings
+from gmmseg.models.calibration_file import FUSED, PIXELS, ScoreMoments, Threshold
+from gmmseg.models.density import CellDensity, DensitySettings
+from gmmseg.models.saving import digest
+
+onnx = pytest.importorskip("onnx")
+pytest.importorskip("onnxruntime")
+
+SIZES = [(64, 64), (40, 52), (33, 47), (7, 90), (131, 50)]
+
+
+def tiny(preset="default", seed=0):
+    """A tiny network that looks trained: features, means and variances that differ."""
+    torch.manual_seed(seed)
+    segmenter = gmmseg.build("tiny_unet", num_classes=4, preset=preset).eval()
+    for module in segmenter.modules():
+        if isinstance(module, torch.nn.BatchNorm2d):
+            low = 0.1 if preset in ("paper", "softmax") else 0.01  # features there have no fixed length
+            module.running_var.uniform_(low, 3 * low)  # random weights shrink what they see: undo it
+    if segmenter.mixture is not None:
+        means = segmenter.mixture.means.normal_()
+        means.copy_(segmenter.mixture.coordinates.valid_means(means))
+        segmenter.mixture.variances.uniform_(0.05, 0.5)
+    segmenter.label_names = ("road", "sky", "tree", "car")
+    return segmenter
+
+
+def calibration(segmenter, threshold, **more):
+    return Calibration(
+        weights=digest(segmenter),
+        thresholds={PIXELS: Threshold(threshold, 0.05)},
+        temperature=1.7,
+        typical=None,
+        data=None,
+        time=None,
+        **more,
+    )
+
+
+@pytest.fixture(scope="module")
+def with_density():
+    """A network with a density beside its head, calibrated on the fused score."""
+    segmenter = tiny()
+    segmenter.density = CellDensity(4, DensitySettings(components=2, channels=16 + 32 + 64 + 96)).eval()
+    segmenter.density.mixture.means.normal_(generator=torch.Generator().manual_seed(1))
+    segmenter.density.mixture.variances[:3].uniform_(0.5, 2)
+    moments = {"energy": ScoreMoments(-1.0, 2.0), "density": ScoreMoments(150.0, 40.0)}
+    segmenter.calibration = calibration(segmenter, 0.0, score=FUSED, moments=moments)
+    scores = Predictor(segmenter).predict(torch.rand(3, 64, 64, generator=torch.Generator().manual_seed(0)))
+    threshold = round(float(scores.anomaly.median()), 2)
+    segmenter.calibration = calibration(segmenter, threshold, score=FUSED, moments=moments)
+    return segmenter
+
+
+@pytest.fixture(scope="module")
+def file(with_density, tmp_path_factory):
+    path = tmp_path_factory.mktemp("exported") / "model.onnx"
+    export(with_density, path, posterior=True)
+    return path
+
+
+def agrees(segmenter, exported, size, batch=1):
+    """Every output against what a Predictor predicts of the same images."""
+    images = torch.rand(batch, 3, *size, generator=torch.Generator().manual_seed(sum(size)))
+    found = exported(images)
+    predictor = Predictor(segmenter)
+    known = predictor.calibration
+    threshold = math.inf if known is None or known.threshold is None else known.threshold
+    for index in range(batch):
+        expected = predictor.predict(images[index])
+        best, second = expected.posterior.topk(2, dim=0).values
+        decided = best - second > 1e-4  # elsewhere rounding decides
+        assert decided.float().mean() > 0.9
+        assert torch.equal(found["labels"][index][decided], expected.labels[decided])
+        torch.testing.assert_close(found["confidence"][index], expected.confidence, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(found["anomaly"][index], expected.anomaly, rtol=1e-4, atol=1e-3)
+        assert torch.equal(found["unknown"][index], found["anomaly"][index] > threshold)
+        if "posterior" in found:
+            torch.testing.assert_close(found["posterior"][index], expected.posterior, rtol=1e-4, atol=1e-5)
+    return found
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_a_file_with_a_density_says_what_the_predictor_says(with_density, file, size):
+    found = agrees(with_density, open_exported(file, threads=1), size)
+    assert found["labels"].dtype == torch.uint8
+    assert found["unknown"].dtype == torch.bool
+
+
+def test_a_batch_is_its_images_one_by_one(with_density, file):
+    agrees(with_density, open_exported(file, threads=1), (45, 70), batch=3)
+
+
+def test_the_threshold_is_an_input_with_the_calibrated_value_as_default(with_density, file):
+    exported = open_exported(file, threads=1)
+    images = torch.rand(1, 3, 48, 64)
+    default = exported(images)
+    assert 0 < default["unknown"].float().mean() < 1
+    assert torch.equal(default["unknown"], exported(images, with_density.calibration.threshold)["unknown"])
+    middle = float(default["anomaly"].median())
+    assert torch.equal(exported(images, middle)["unknown"], default["anomaly"] > middle)
+    assert not exported(images, math.inf)["unknown"].any()
+
+
+@pytest.mark.parametrize("preset", ["softmax", "paper", "reference"])
+def test_every_head_is_exported_and_without_calibration_nothing_is_unknown(preset, tmp_path):
+    segmenter = tiny(preset)
+    report = export(segmenter, tmp_path / "model.onnx")
+    assert report.labels_identical > 0.999
+    assert report.bytes == (tmp_path / "model.onnx").stat().st_size
+    exported = open_exported(tmp_path / "model.onnx", threads=1)
+    found = agrees(segmenter, exported, (41, 66))
+    assert "posterior" not in found
+    assert exported.metadata.threshold is None
+    assert not found["unknown"].any()
+
+
+def test_metadata_travel_in_the_file(with_density, file):
+    entries = {each.key: json.loads(each.value) for each in onnx.load(file).metadata_props}
+    assert entries["gmmseg.classes"] == ["road", "sky", "tree", "car"]
+    assert len(entries["gmmseg.colours"]) == 4
+    assert entries["gmmseg.threshold"] == with_density.calibration.threshold
+    assert entries["gmmseg.calibration"]["temperature"] == 1.7
+    assert entries["gmmseg.calibration"]["score"] == FUSED
+    assert entries["gmmseg.mean"] == [0.5, 0.5, 0.5]
+    assert entries["gmmseg.version"] == gmmseg.__version__
+    assert entries["gmmseg.short_side"] is None
+
+
+def test_exporting_does_not_change_the_model(tmp_path):
+    segmenter = tiny().train()
+    before, weights = digest(segmenter), segmenter.features.up_to_8[0].weight
+    export(segmenter, tmp_path / "model.onnx")
+    assert digest(segmenter) == before
+    assert segmenter.training
+    assert weights.requires_grad
+    assert segmenter.mixture is not None
+
+
+def test_sides_are_those_of_the_predictor():
+    for stride in (4, 7, 8, 14, 16, 32):
+        for size in [(1, 1), (20, 200), (64, 64), (33, 47), (112, 140), (500, 31), (96, 100)]:
+            assert tuple(map(int, traced_sides(*size, stride))) == fitting(size, stride)
+            assert tuple(symbolic_sides(*size, stride)) == fitting(size, stride)
+
+
+def test_a_file_that_disagrees_is_refused(file):
+    with pytest.raises(ExportError, match="says something else than the model"):
+        compare(tiny(seed=3), open_exported(file, threads=1), 0)
+
+
+def test_a_file_that_disagrees_is_removed(tmp_path, monkeypatch):
+    def broken(segmenter, exported, smallest):
+        raise ExportError("another answer")
+
+    monkeypatch.setattr("gmmseg.inference.exporting.compare", broken)
+    with pytest.raises(ExportError, match="another answer"):
+        export(tiny(), tmp_path / "model.onnx")
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_cannot_be_exported_is_refused_before_the_work_begins(tmp_path):
+    with pytest.raises(ExportError, match="never been fitted"):
+        export(gmmseg.build("tiny_unet", num_classes=3), tmp_path / "model.onnx")
+    with pytest.raises(ValueError, match="choose onnx, openvino, torch, aoti"):
+        export(tiny(), tmp_path / "model.onnx", format="tflite")
+    with pytest.raises(ValueError, match=re.escape("end in .onnx")):
+        export(tiny(), tmp_path / "model.bin")
+    network = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3, 2, 1), torch.nn.Conv2d(8, 4, 1))
+    tapped = gmmseg.convert(network, classifier="1", preset="softmax")
+    with pytest.raises(ExportError, match="taken apart at a layer"):
+        refuse_unsupported(tapped)
+    pooling = tiny()
+    pooling.features.add_module("pyramid", torch.nn.AdaptiveAvgPool2d(3))
+    with pytest.raises(ExportError, match="pyramid averages a map of any size to a fixed number of cells"):
+        export(pooling, tmp_path / "model.onnx")
+    refuse_unsupported(pooling, "torch")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("model.onnx", b"no protobuf"),
+        ("model.xml", b"<nothing/>"),
+        ("model.pt2", b"no archive"),
+        ("model.bin", b""),
+    ],
+)
+def test_a_file_that_is_no_exported_model_is_named(tmp_path, name, content):
+    if name == "model.xml":
+        pytest.importorskip("openvino")
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(ExportedFileError, match=re.escape(str(path))):
+        open_exported(path)
+    with pytest.raises(FileNotFoundError, match="no such file"):
+        open_exported(tmp_path / "absent.onnx")
+
+
+def test_a_foreign_onnx_file_is_refused(tmp_path):
+    path = tmp_path / "foreign.onnx"
+    torch.onnx.export(torch.nn.ReLU(), (torch.zeros(1),), str(path), dynamo=False)
+    with pytest.raises(ExportedFileError, match="not a model that gmmseg has exported"):
+        open_exported(path)
+
+
+def test_swin_windows_have_a_smallest_side():
+    class Swin(torch.nn.Module):
+        config = type("Config", (), {"window_size": 7})()
+
+    segmenter = tiny()
+    assert smallest_side(segmenter) == 0
+    segmenter.features.add_module("swin", Swin())
+    assert smallest_side(segmenter) == 256
+    assert min(example_images(segmenter, 256).shape[-2:]) > 256
+
+
+def test_openvino_says_what_the_predictor_says(with_density, tmp_path):
+    pytest.importorskip("openvino")
+    path = tmp_path / "model.xml"
+    report = export(with_density, path, format="openvino", posterior=True)
+    assert report.labels_identical == 1.0
+    assert {each.name for each in tmp_path.iterdir()} == {"model.xml", "model.bin"}
+    exported = open_exported(path, threads=1)
+    assert exported.metadata.classes == ("road", "sky", "tree", "car")
+    assert exported.metadata.calibration["score"] == FUSED
+    for size in SIZES[1:4]:
+        agrees(with_density, exported, size)
+    images = torch.rand(1, 3, 48, 64)
+    assert not exported(images, math.inf)["unknown"].any()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("format", ["torch", "aoti"])
+def test_files_of_torch_say_what_the_predictor_says(with_density, tmp_path, format):
+    path = tmp_path / "model.pt2"
+    report = export(with_density, path, format=format, posterior=True)
+    assert report.labels_identical == 1.0
+    exported = open_exported(path)
+    assert isinstance(exported, FORMATS[format].open)
+    assert exported.metadata.calibration["score"] == FUSED
+    for size in SIZES:
+        agrees(with_density, exported, size)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["segformer_mit_b0", "deeplabv3plus_efficientnet_lite0", "dinov3_vit_small"])
+def test_larger_networks_say_what_the_predictor_says(tmp_path, name):
+    torch.manual_seed(0)
+    segmenter = gmmseg.build(name, num_classes=19).eval()
+    segmenter.mixture.variances.uniform_(0.05, 0.2)
+    export(segmenter, tmp_path / "model.onnx")
+    for size in ((64, 96), (20, 200), (101, 77)):
+        found = open_exported(tmp_path / "model.onnx")(torch.rand(1, 3, *size))
+        assert found["labels"].shape == (1, *size)
+    report = export(segmenter, tmp_path / "model.onnx")
+    assert report.labels_identical > 0.999
+
+
+def test_the_view_of_the_model_is_told(tmp_path):
+    segmenter = tiny()
+    segmenter.inference = InferenceSettings(short_side=48)
+    export(segmenter, tmp_path / "model.onnx")
+    assert open_exported(tmp_path / "model.onnx").metadata.inference == InferenceSettings(short_side=48)

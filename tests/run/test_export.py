@@ -1,0 +1,164 @@
+"""The commands: a folder of weights becomes a file that predicts as it does; the blocks of docs/export.md."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from typer.testing import CliRunner
+
+import gmmseg
+from gmmseg.cli import app
+from gmmseg.inference import Predictor
+from gmmseg.models import Calibration, InferenceSettings
+from gmmseg.models.calibration_file import PIXELS, Threshold
+from gmmseg.models.saving import digest
+
+pytest.importorskip("onnx")
+pytest.importorskip("onnxruntime")
+ROOT = Path(__file__).parents[2]
+EXAMPLE = ROOT / "examples" / "onnx_runtime.py"
+
+
+def gmmseg_command(*words):
+    return CliRunner().invoke(app, [str(word) for word in words], catch_exceptions=False)
+
+
+@pytest.fixture(scope="module")
+def place(root, tmp_path_factory):
+    """A folder with a calibrated model, a photograph and a labelled set."""
+    place = tmp_path_factory.mktemp("place")
+    torch.manual_seed(0)
+    segmenter = gmmseg.build("tiny_unet", num_classes=2).eval()
+    segmenter.label_names = ("sky", "grass")
+    for module in segmenter.modules():
+        if isinstance(module, torch.nn.BatchNorm2d):
+            module.running_var.uniform_(0.01, 0.05)
+    segmenter.mixture.means.normal_()
+    segmenter.mixture.variances.uniform_(0.1, 0.5)
+    pixels = np.random.default_rng(0).integers(0, 256, (50, 70, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(place / "photo.png")
+    scores = Predictor(segmenter).predict(place / "photo.png").anomaly
+    thresholds = {PIXELS: Threshold(float(scores.quantile(0.9)), 0.1)}
+    segmenter.calibration = Calibration(digest(segmenter), thresholds, 1.5, None, data=None, time=None)
+    segmenter.save_pretrained(place / "model")
+    (place / "data").symlink_to(root)
+    (place / "examples").symlink_to(ROOT / "examples")
+    assert (
+        gmmseg_command("export", place / "model", "--out", place / "model.onnx", "--posterior").exit_code == 0
+    )
+    return place
+
+
+def test_predict_writes_the_same_files_with_a_folder_and_with_a_file(place, tmp_path):
+    for name, model in (("a", "model"), ("b", "model.onnx")):
+        words = ("predict", place / "photo.png", "--model", place / model, "--out", tmp_path / name, "--raw")
+        assert gmmseg_command(*words).exit_code == 0
+    files = sorted(str(path.relative_to(tmp_path / "a")) for path in (tmp_path / "a").rglob("*.*"))
+    assert files == sorted(str(path.relative_to(tmp_path / "b")) for path in (tmp_path / "b").rglob("*.*"))
+    for kind in ("labels", "unknown"):
+        ours, theirs = (np.asarray(Image.open(tmp_path / each / kind / "photo.png.png")) for each in "ab")
+        assert np.array_equal(ours, theirs)
+    with (
+        np.load(tmp_path / "a" / "raw" / "photo.png.npz") as ours,
+        np.load(tmp_path / "b" / "raw" / "photo.png.npz") as theirs,
+    ):
+        for key in ("anomaly", "posterior"):
+            np.testing.assert_allclose(ours[key], theirs[key], rtol=1e-4, atol=1e-4)
+
+
+def test_the_example_needs_neither_torch_nor_gmmseg(place):
+    assert len(EXAMPLE.read_text().splitlines()) < 60
+    command = [sys.executable, "-X", "importtime", str(EXAMPLE), "model.onnx", "photo.png"]
+    done = subprocess.run(command, cwd=place, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr[-500:]
+    imported = {line.rpartition("|")[2].strip().split(".")[0] for line in done.stderr.splitlines()}
+    assert not imported & {"torch", "gmmseg"}
+    assert "sky" in done.stdout
+    predictor = Predictor(gmmseg.from_pretrained(place / "model"))
+    expected = predictor.predict(place / "photo.png").unknown
+    assert np.array_equal(np.asarray(Image.open(place / "photo_unknown.png")) > 0, expected.numpy())
+    (place / "photo_unknown.png").unlink()
+
+
+def test_a_shorter_side_is_kept_with_the_file(place, tmp_path):
+    segmenter = gmmseg.from_pretrained(place / "model")
+    segmenter.inference = InferenceSettings(short_side=40)
+    segmenter.save_pretrained(tmp_path / "model")
+    assert (
+        gmmseg_command("export", tmp_path / "model", "--out", tmp_path / "m.onnx", "--posterior").exit_code
+        == 0
+    )
+    found = gmmseg.inference.ExportedPredictor(gmmseg.inference.open_exported(tmp_path / "m.onnx")).predict(
+        place / "photo.png"
+    )
+    expected = Predictor(segmenter).predict(place / "photo.png")
+    assert torch.equal(found.labels, expected.labels)
+    torch.testing.assert_close(found.posterior, expected.posterior, rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(found.anomaly, expected.anomaly, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("predict", "photo.png", "--model", "model.onnx", "--window", "32"), "sees an image in one way"),
+        (("export", "model", "--out", "x.onnx", "--int8"), "needs --data"),
+        (("export", "model", "--out", "x.xml", "--int8", "--data", "scenes", "--format", "openvino"), "ONNX"),
+        (("bench", "model", "--runtimes", "abacus"), "unknown runtime"),
+    ],
+)
+def test_what_makes_no_sense_together_is_refused(place, tmp_path, monkeypatch, words, message):
+    monkeypatch.chdir(place)
+    with pytest.raises(ValueError, match=message):
+        gmmseg_command(*words)
+
+
+def test_raw_values_need_the_posterior(place, tmp_path):
+    assert gmmseg_command("export", place / "model", "--out", tmp_path / "m.onnx").exit_code == 0
+    with pytest.raises(ValueError, match="export it with --posterior"):
+        gmmseg_command(
+            "predict", place / "photo.png", "--model", tmp_path / "m.onnx", "--out", tmp_path / "o", "--raw"
+        )
+    assert not list(tmp_path.rglob("*.png"))
+
+
+def test_the_python_blocks_of_the_page_run(place):
+    page = (ROOT / "docs" / "export.md").read_text(encoding="utf-8")
+    code = "\n".join(re.findall(r"```python\n(.*?)```", page, re.DOTALL))
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=place, capture_output=True, text=True, timeout=240
+    )
+    assert done.returncode == 0, done.stderr
+    assert "100.0% of the labels are the model's own" in done.stdout
+
+
+def test_the_shell_blocks_of_the_page_run(place, monkeypatch):
+    monkeypatch.chdir(place)
+    page = (ROOT / "docs" / "export.md").read_text(encoding="utf-8")
+    lines = [
+        line for block in re.findall(r"```bash\n(.*?)```", page, re.DOTALL) for line in block.splitlines()
+    ]
+    assert len(lines) == 7
+    for line in lines:
+        program, *words = line.split()
+        if program == "python":
+            subprocess.run([sys.executable, *words], check=True, capture_output=True, timeout=120)
+        else:
+            assert gmmseg_command(*words).exit_code == 0, line
+    rows = json.loads(Path("bench.json").read_text())["rows"]
+    assert [(row["head"], row["runtime"]) for row in rows] == [("gmm", "onnx"), ("softmax", "onnx")]
+    assert all(row["p50_ms"] <= row["p95_ms"] and row["rounds"] >= 5 for row in rows)
+    assert rows[0]["ratio"] > 0
+    assert rows[1]["ratio"] is None
+    small = gmmseg.inference.open_exported(Path("small.onnx"))
+    exact = gmmseg.inference.open_exported(Path("model.onnx"))
+    assert small.metadata.precision == "int8"
+    assert Path("small.onnx").stat().st_size < 0.5 * Path("model.onnx").stat().st_size
+    images = torch.rand(1, 3, 48, 64)
+    same = small(images)["labels"] == exact(images)["labels"]
+    assert same.float().mean() > 0.8
