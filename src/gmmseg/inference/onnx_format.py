@@ -41,7 +41,7 @@ def onnx_graph(segmenter: Segmenter, example: Tensor, *, posterior: bool) -> byt
         torch.onnx.export(
             graph,
             (example, torch.tensor(0.0)),
-            buffer,
+            buffer,  # type: ignore[arg-type]  # a buffer will do, unless dynamo records
             dynamo=False,
             opset_version=OPSET,
             input_names=list(INPUTS),

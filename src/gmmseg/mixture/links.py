@@ -94,7 +94,7 @@ def linear_terms(link: nn.Module, log_prior: Tensor) -> LinearTerms:
 
 
 @torch.no_grad()
-def link_of_rows(link: nn.Module, rows: Sequence[int | None]) -> nn.Module:
+def link_of_rows(link: Link, rows: Sequence[int | None]) -> Link:
     """The link for other classes: each takes what the link has learned of class ``row``; None: nothing yet.
 
     A class without a row has its whole prior in the mixture's log prior.

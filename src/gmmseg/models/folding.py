@@ -68,8 +68,9 @@ def _linear_first(projection: nn.Module) -> tuple[nn.Linear | None, nn.Module | 
         return None, None
     if isinstance(projection, nn.Linear):
         return projection, None
-    if isinstance(projection, nn.Sequential) and [*map(type, projection)] == [nn.Linear, nn.BatchNorm1d]:
-        return _fused(projection[0], projection[1]), None
+    parts = list(projection) if isinstance(projection, nn.Sequential) else []
+    if len(parts) == 2 and isinstance(parts[0], nn.Linear) and isinstance(parts[1], nn.BatchNorm1d):
+        return _fused(parts[0], parts[1]), None
     return None, projection
 
 
