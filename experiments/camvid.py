@@ -3,7 +3,7 @@
     python experiments/camvid.py closed --camvid DIR --weights FILE --road-anomaly DIR
     python experiments/camvid.py held_out --camvid DIR --weights FILE       hidden classes, CamVid test
     python experiments/camvid.py ablations --camvid DIR --weights FILE      hidden classes, another drive
-    python experiments/camvid.py table closed        (held_out, ablations, demo) from the files there are
+    python experiments/camvid.py table closed        (held_out, ablations, demo) from the files there are; --short
     python experiments/camvid.py calibration                                docs/figures/calibration.svg
 
 A frozen EfficientNet-Lite0 under a light decoder, trained on cached crops (see cached.py). A run that has
@@ -88,6 +88,8 @@ ABLATIONS = {
 WITH_DENSITY = ("softmax", "gmm_default", "forget_by_points")
 """Ablations that get a density beside their head, and are calibrated on CamVid val."""
 TABLES = {"closed": MAIN, "held_out": MAIN, "ablations": ABLATIONS}
+MAIN_SCORES = {"softmax": ("msp", "energy", "fused"), "gmm_default": ("nll", "fused")}
+"""What the short tables show: the paper's baseline and the twin's best, and what the default is known by."""
 PRINTED = {table: list(variants) for table, variants in TABLES.items()} | {"demo": ["gmm", "softmax"]}
 
 
@@ -193,9 +195,10 @@ def _without_curves(results: dict[str, Any]) -> dict[str, Any]:
     return results
 
 
-def print_table(table: str) -> None:
+def print_table(table: str, short: bool = False) -> None:
     """Mean and standard deviation over seeds, for every variant and score there are files of.
 
+    ``short``: those of MAIN_SCORES alone.
     A run without a chosen temperature has its one calibration error under "as trained".
     """
     errors = {"ece_as_trained": "ECE as trained"} | ({"ece": "ECE"} if table in ("closed", "demo") else {})
@@ -211,7 +214,8 @@ def print_table(table: str) -> None:
             if "ece_as_trained" not in each:
                 each["ece_as_trained"] = each.pop("ece")
         strange = [next(e["scores"] for e in each if e["task"] == "anomaly") for each in found]
-        for score in (each for each in strange[0] if all(each in other for other in strange)):
+        shown = MAIN_SCORES.get(variant, ()) if short else tuple(strange[0])
+        for score in (each for each in shown if all(each in other for other in strange)):
             cells = [_spread([each[key] for each in closed if key in each]) for key in ("miou", *errors)]
             cells += [_spread([each[score][key] for each in strange]) for key in ("auroc", "ap", "fpr95")]
             print(f"| {variant}: {score} | {len(found)} | {' | '.join(cells)} |")
@@ -240,6 +244,7 @@ def main() -> None:
     )
     parser.add_argument("what", choices=[*TABLES, "table", "calibration"])
     parser.add_argument("which", nargs="?", choices=list(PRINTED), help="with table: which one")
+    parser.add_argument("--short", action="store_true", help="with table: the main rows alone")
     parser.add_argument("--camvid", type=Path)
     parser.add_argument("--road-anomaly", type=Path)
     parser.add_argument("--weights", type=Path, help="tf_efficientnet_lite0 weights (.safetensors)")
@@ -250,7 +255,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, help="torch threads of this process")
     arguments = parser.parse_args()
     if arguments.what == "table":
-        print_table(arguments.which or "closed")
+        print_table(arguments.which or "closed", arguments.short)
         return
     if arguments.what == "calibration":
         draw_calibration(Path("docs/figures/calibration.svg"))
