@@ -263,7 +263,9 @@ CALIBRATION = [
     *(("weights", new) for new in ("", None, "000000000000", 5)),
     *(("quantiles", new) for new in (5, [1.0], [[0.5, float("nan")]], [["a", 1.0]])),
     *(("data", new) for new in (5, [], {}, {"name": "x"})),
-    ("format", 2), ("surprise", 1),
+    *(("false_alarms", new) for new in (5, {"pixel": 1}, {"pixel": {"images": 3, "levels": [1.0], "rates": []}})),
+    *(("thresholds/pixels/false_alarms", new) for new in (5, {"alpha": 2}, {"per": "x"}, {})),
+    ("format", 3), ("surprise", 1),
 ]  # fmt: skip
 
 
