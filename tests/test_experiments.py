@@ -50,7 +50,15 @@ def test_the_documented_tables_are_those_of_the_files(camvid, capsys, table):
     camvid.print_table(table)
     printed = capsys.readouterr().out.strip()
     assert printed.count("\n") > 2
-    assert f"<!-- {table} -->\n{printed}\n<!-- end -->" in (ROOT / "docs" / "results.md").read_text()
+    assert f"<!-- {table} -->\n{printed}\n<!-- end -->" in (ROOT / "docs" / "results_tables.md").read_text()
+
+
+@pytest.mark.parametrize("table", ["closed", "held_out"])
+def test_the_short_tables_are_those_of_the_files(camvid, capsys, table):
+    camvid.print_table(table, short=True)
+    printed = capsys.readouterr().out.strip()
+    assert printed.count("\n") > 2
+    assert f"<!-- {table} short -->\n{printed}\n<!-- end -->" in (ROOT / "docs" / "results.md").read_text()
 
 
 @pytest.mark.parametrize("table", ["promises", "drives"])

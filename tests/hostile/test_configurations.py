@@ -37,7 +37,7 @@ FILES = [
     ("include: {a: b}", "include is a list of files"),
     ("include: ['.']", "which is not there"),
     ("include: [bad.yaml]", "which includes it in turn"),
-    ("trian: {}", "unknown key 'trian'; there are: name, preset, data, model, em, train, inference; did you mean train?"),
+    ("trian: {}", "unknown key 'trian'; there are: name, preset, machine, data, model, em, train, inference; did you mean train?"),
     ("train: {stepz: 5}", "did you mean steps?"),
     ("train: {lerning_rate: 5}", "did you mean learning_rate?"),
     ("data: {wurzel: x}", "unknown key 'data.wurzel'"),
