@@ -158,6 +158,17 @@ def test_time_that_runs_out_ends_training_and_the_rest_is_done(tmp_path, monkeyp
     assert run.open_model(tmp_path / "out").calibration is not None
 
 
+def test_a_density_is_fitted_on_as_many_images_as_there_is_still_time_for(tmp_path):
+    work = page._Work(tmp_path, TRAIN, DATA, settings(), None, run.Clock(100, lambda: 0.0))
+    plan = page.Plan(
+        steps=6, images=10, crops=1, density_images=50, validation_images=3, seconds_afterwards=1
+    )
+    assert work.images_in_time(plan) == 50, "as planned, where nothing else is known"
+    for image_seconds, expected in ((1.0, 50), (4.0, 100 // 4 - 2 * 3), (50.0, page.BATCH)):
+        work.image_seconds = image_seconds
+        assert work.images_in_time(plan) == expected
+
+
 def test_without_validation_images_nothing_is_compared_or_calibrated(tmp_path):
     found = run.adapt(
         softmax(tmp_path / "softmax"), TRAIN, tmp_path / "out", run.Clock(150, Tick()), settings()

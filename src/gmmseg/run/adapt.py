@@ -116,7 +116,7 @@ class Plan:
     """What the last validation, density and calibration take: so much must be left after the last step."""
 
     def __str__(self) -> str:
-        crops = f"{self.crops} cached crops" if self.crops else "crops"
+        crops = f"{self.crops} cached crop{'s' * (self.crops > 1)}" if self.crops else "crops"
         uncached = "" if self.crops else " (not cached: this network cannot be split; --train head caches)"
         return (
             f"{self.steps} steps on {crops} of {self.images} images{uncached}, a density of "
@@ -173,7 +173,7 @@ def adapt(
         plan = work.plan(costs, validation)
         say(f"{clock.passed:.0f} s for a trial; now {plan}")
         generative, after = work.train(softmax, plan, validation, say)
-        seen = EvenlySpaced(dataset, plan.density_images)
+        seen = EvenlySpaced(dataset, work.images_in_time(plan))
         fitted, _ = fit_density(generative, seen, progress=progress)
         if validation is not None:
             fitted.calibration = inference.calibrate(Predictor(fitted), validation, progress=progress)
@@ -228,6 +228,7 @@ class _Work:
     ) -> None:
         self.folder, self.dataset, self.data = folder, dataset, data
         self.settings, self.accelerator, self.clock = settings, accelerator, clock
+        self.image_seconds = 0.0  # known once there was a validation
 
     def costs(self, softmax: Segmenter, validation: FingerprintedDataset | None) -> _Costs:
         """What a crop, a step and an image take, by trying a few; what was trained in a trial is dropped."""
@@ -296,14 +297,22 @@ class _Work:
         set_seed(self.settings.seed)
         generative = _with_mixtures(softmax)
         trainer, cache = self._trainer(generative, plan)
-        best = None if validation is None else _BestLabels(generative, validation)
+        best = None if validation is None else _BestLabels(generative, validation, self.clock)
         trainer.validate = best
         if cache is not None:
             cache.make(trainer.segmenter, autocast=self.accelerator.autocast, say=say)
         trainer.run(lambda: self.clock.left < plan.seconds_afterwards)
         if trainer.step < plan.steps:
             say(f"the time was enough for {trainer.step} of {plan.steps} steps")
+        self.image_seconds = 0.0 if best is None else best.image_seconds
         return generative.eval(), None if best is None else best.restored()
+
+    def images_in_time(self, plan: Plan) -> int:
+        """How many images there is still time to fit a density on, at the pace of the last validation."""
+        if not self.image_seconds:
+            return plan.density_images
+        left = min(distributed.gather_objects(self.clock.left / self.image_seconds))
+        return max(BATCH, min(plan.density_images, int(left) - 2 * plan.validation_images))
 
     def caches(self, softmax: Segmenter) -> bool:
         """Whether maps can be computed once: those of the backbone, or, for the head alone, the features."""
@@ -337,14 +346,16 @@ class _Work:
 class _BestLabels:
     """Validates a model as it is trained, and keeps the weights with the highest mIoU."""
 
-    def __init__(self, model: Segmenter, validation: FingerprintedDataset) -> None:
-        self.model, self.validation = model, validation
-        self.miou = float("-inf")
+    def __init__(self, model: Segmenter, validation: FingerprintedDataset, clock: Clock) -> None:
+        self.model, self.validation, self.clock = model, validation, clock
+        self.miou, self.image_seconds = float("-inf"), 0.0
         self.state: dict[str, Tensor] = {}
 
     def __call__(self, trained: Segmenter) -> dict[str, float]:
         """Numbers for the log. They hold no ``score``: what is best is kept here, not written."""
+        started = self.clock.passed
         numbers = validate(self.model, self.validation)
+        self.image_seconds = (self.clock.passed - started) / len(self.validation)
         if numbers.pop("score") > self.miou:
             self.miou = numbers["miou"]
             self.state = {name: value.detach().clone() for name, value in self.model.state_dict().items()}
