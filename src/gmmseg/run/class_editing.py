@@ -37,7 +37,7 @@ CELLS_PER_IMAGE = 2000
 """Cells of an image that have a say in the prior of the new class, evenly spread."""
 MOST_LOST = 0.002
 """Mean IoU that the old classes may lose on the validation cells. On other images it may be twice as much:
-found on one half of the scenes' validation images, it nearly always kept the other half's below 0.5 points."""
+found on one half of the scenes' validation images, it nearly always kept the other half's below 0.5."""
 
 
 @dataclass(frozen=True, eq=False)
