@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from gmmseg.cli_adapt import adapt
+from gmmseg.cli_app import app as live_page
 from gmmseg.cli_options import (
     BoundariesOption,
     CalibrateOption,
@@ -70,6 +71,7 @@ app = typer.Typer(
 data_app = typer.Typer(no_args_is_help=True, help="Check and list data sets.")
 app.add_typer(data_app, name="data")
 app.command()(adapt)
+app.command(name="app")(live_page)
 
 
 def _show_version(wanted: bool) -> None:
