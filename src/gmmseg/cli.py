@@ -322,6 +322,7 @@ def evaluate(
         )
     if run.join_processes().is_main_process:
         _record(results, target)
+        run.refresh_cards(Path(model))
 
 
 @app.command()

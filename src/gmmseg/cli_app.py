@@ -33,12 +33,12 @@ def app(
     """
     from gmmseg.run.app import LOOPBACK, live_page
 
-    stop = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stop.set())
     with live_page(model or [], host=host, port=port) as address:
+        stop = threading.Event()
+        for number in (signal.SIGINT, signal.SIGTERM):  # both end the page in order: its files are removed
+            signal.signal(number, lambda *_: stop.set())
         if host != LOOPBACK:
-            note("everybody who reaches this address can use the models and see no one else's images")
+            note("everybody who reaches this address can use the models; there is no password")
         say(f"page: {address} (Ctrl-C ends it)")
         while not stop.wait(1):
             pass

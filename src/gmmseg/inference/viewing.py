@@ -28,8 +28,8 @@ from gmmseg.inference.predictor import Predictor
 from gmmseg.json_tree import JSON
 from gmmseg.models import Calibration
 
-WIDEST = 1024
-"""Pictures on a screen have no longer side than this; files have the size of the image."""
+WIDEST, NARROWEST = 1024, 480
+"""Longer sides of pictures on a screen; files have the size of the image."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,32 +96,35 @@ def unknown_panel(seen: ImageView, threshold: float | None) -> Image.Image:
 
 
 def for_screen(picture: Image.Image) -> Image.Image:
-    """The picture, made smaller where it is larger than WIDEST."""
-    if max(picture.size) <= WIDEST:
-        return picture
-    small = picture.copy()
-    small.thumbnail((WIDEST, WIDEST))
-    return small
+    """The picture: smaller where it is larger than WIDEST, with whole pixels enlarged below NARROWEST."""
+    if max(picture.size) > WIDEST:
+        small = picture.copy()
+        small.thumbnail((WIDEST, WIDEST))
+        return small
+    factor = -(-NARROWEST // max(picture.size))
+    larger = (picture.width * factor, picture.height * factor)
+    return picture if factor == 1 else picture.resize(larger, Image.Resampling.NEAREST)
 
 
 def marked(photograph: NDArray[np.uint8], x: int, y: int) -> Image.Image:
     """Pixels (h w 3) uint8 as a picture for a screen, with a ring around (x, y)."""
-    picture = for_screen(Image.fromarray(photograph))
+    picture = for_screen(Image.fromarray(photograph)).copy()
     across, down = (
         (at + 0.5) * new / old for at, new, old in zip((x, y), picture.size, photograph.shape[1::-1])
     )
-    picture = picture.copy()
     draw = ImageDraw.Draw(picture)
-    radius = max(3, min(picture.size) // 24)
-    for colour, width in (((30, 33, 38), 3), ((255, 255, 255), 1)):  # seen on dark and on bright pictures
+    radius = max(6, min(picture.size) // 24)
+    for colour, width in (((30, 33, 38), 5), ((255, 255, 255), 2)):  # seen on dark and on bright pictures
         box = (across - radius, down - radius, across + radius, down + radius)
         draw.ellipse(box, outline=colour, width=width)
     return picture
 
 
 def pixel_at(size: tuple[int, int], shown: tuple[int, int], place: tuple[int, int]) -> tuple[int, int]:
-    """The pixel (x, y) of an image of ``size`` (width, height) at a ``place`` of its picture, which is of size
-    ``shown``; the nearest one where the place is outside."""
+    """The pixel (x, y) of an image of ``size`` (width, height) at a place of its picture of size ``shown``.
+
+    The nearest one where the place is outside.
+    """
     x, y = (int((at + 0.5) * length / other) for at, length, other in zip(place, size, shown))
     return min(max(x, 0), size[0] - 1), min(max(y, 0), size[1] - 1)
 

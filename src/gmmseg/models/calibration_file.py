@@ -279,6 +279,14 @@ def read_calibration(
     return calibration
 
 
+def stored_calibration(folder: Path) -> Calibration | None:
+    """What calibration.json in ``folder`` says, whatever it belongs to; None where nothing readable is."""
+    try:
+        return _from_tree(json.loads((folder / CALIBRATION_FILE).read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError, RecursionError):
+        return None
+
+
 def _reason(error: Exception) -> str:
     broken = isinstance(error, json.JSONDecodeError | UnicodeDecodeError | RecursionError)
     return f"not valid JSON ({error})" if broken else str(error)

@@ -17,17 +17,21 @@ STYLE = """
 .remark { font-size: 14px; overflow-wrap: anywhere; margin: 2px 0; }
 .alert { border-left: 4px solid #c0392b; padding: 6px 10px; background: #c0392b22; }
 .bars { width: 100%; border-collapse: collapse; font-size: 13px; table-layout: fixed; }
-.bars td { padding: 1px 6px; border: 0; }
-.bars td:first-child { width: 30%; overflow: hidden; text-overflow: ellipsis; white-space: nowrap; }
-.bars td:last-child { width: 32%; text-align: right; font-variant-numeric: tabular-nums; }
+.bars, .bars tr, .bars td { border: 0 !important; background: none !important; }
+.bars td { padding: 1px 6px !important; }
+.bars td:first-child { width: 28%; overflow: hidden; text-overflow: ellipsis; white-space: nowrap; }
+.bars td:last-child { width: 34%; text-align: right; font-variant-numeric: tabular-nums; }
 .bars div { height: 12px; min-width: 1px; border-radius: 2px; border: 1px solid #0004; }
 .bars .most { font-weight: 650; }
-.pixels { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 320px), 1fr));
-  gap: 8px 24px; }
+.pixels {
+  display: grid; gap: 8px 24px; grid-template-columns: repeat(auto-fit, minmax(min(100%, 320px), 1fr));
+}
 .panels { display: grid !important; grid-template-columns: repeat(4, minmax(0, 1fr)); gap: 8px; }
 .panels > * { min-width: 0 !important; }
-.panels img, #photograph img { width: 100%; height: auto; object-fit: contain; cursor: crosshair; }
-#examples .grid-wrap { max-height: none; }
+.picture label[data-testid="block-label"] { position: static; border: 0; box-shadow: none; }
+.picture img { width: 100%; height: auto; object-fit: contain; cursor: crosshair; }
+#examples .grid-wrap { min-height: 0; max-height: none; height: auto; }
+#examples .caption-label { max-width: 100%; font-size: 11px; }
 @media (max-width: 700px) { .panels { grid-template-columns: repeat(2, minmax(0, 1fr)); } }
 footer { display: none !important; }
 """

@@ -43,6 +43,7 @@ _INTRODUCTION = (
     "Drop an image or pick an example. The slider chooses from which score on a pixel is unknown. "
     "A click on any picture shows what the models say of that pixel."
 )
+_TO_THE_BARS = "() => document.getElementById('pixel').scrollIntoView({block: 'nearest'})"
 _PRIVATE = {"api_visibility": "private", "concurrency_id": "models", "concurrency_limit": 1}
 
 
@@ -102,11 +103,11 @@ class LivePage:
         return self._show(load_image(self.examples[int(event.index)].image))
 
     def slide(self, value: float, session: Session | None) -> list[Update]:
-        """The slider was moved: for each model its line and its unknown pixels."""
+        """The slider was moved: saved results no longer hold; each model's line and unknown pixels."""
         if session is None:
-            return [gr.skip() for _ in range(2 * len(self.predictors))]
+            return [gr.skip() for _ in range(1 + 2 * len(self.predictors))]
         thresholds = session.thresholds(value)
-        return [
+        return [gr.File(visible=False)] + [
             part
             for name, seen in session.views.items()
             for part in (_line(session, name, value), unknown_panel(seen, thresholds[name]))
@@ -195,7 +196,7 @@ def build(page: LivePage) -> gr.Blocks:
         gr.HTML(f"<h1>gmmseg</h1>{fragments.remark(_INTRODUCTION)}")
         with gr.Row():
             with gr.Column(min_width=280):
-                upload = gr.File(label="Image", height=120, elem_id="upload")
+                upload = gr.File(label="Drop an image", height=140, elem_id="upload")
                 status = gr.HTML(elem_id="status")
                 slider = gr.Slider(label="Threshold", interactive=True, elem_id="threshold")
                 save = gr.Button("Save results", elem_id="save")
@@ -206,30 +207,32 @@ def build(page: LivePage) -> gr.Blocks:
                 examples = _example_gallery(page.examples)
         bars = gr.HTML(elem_id="pixel")
         models = [_model_block(number) for number in range(len(page.predictors))]
-        everything = [
-            session,
-            status,
-            slider,
-            photograph,
-            bars,
-            saved,
-            *(part for each in models for part in each),
-        ]
+        fixed = [session, status, slider, photograph, bars, saved]
+        everything = [*fixed, *(part for each in models for part in each)]
         moving = [part for each in models for part in (each[0], each[1 + PARTS.index("unknown")])]
         upload.upload(page.upload, upload, everything, **_PRIVATE)
         upload.clear(page.upload, upload, everything, **_PRIVATE)
         examples.select(page.pick, None, everything, **_PRIVATE)
-        slider.change(page.slide, [slider, session], moving, show_progress="hidden", **_PRIVATE)
+        slider.change(
+            page.slide,
+            [slider, session],
+            [saved, *moving],
+            show_progress="hidden",
+            trigger_mode="always_last",
+            **_PRIVATE,
+        )
         for picture in [photograph, *(part for each in models for part in each[1:-1])]:
             picture.select(
                 page.click, [slider, session], [photograph, bars], show_progress="hidden", **_PRIVATE
-            )
+            ).then(None, js=_TO_THE_BARS)
         save.click(page.save, [slider, session], saved, **_PRIVATE)
     return blocks
 
 
 def _picture(label: str, name: str) -> gr.Image:
-    return gr.Image(label=label, format="png", interactive=False, buttons=[], elem_id=name, height="auto")
+    return gr.Image(
+        label=label, format="png", interactive=False, buttons=[], elem_id=name, elem_classes="picture"
+    )
 
 
 def _model_block(number: int) -> list[gr.components.Component]:
@@ -253,7 +256,6 @@ def _example_gallery(examples: Sequence[Example]) -> gr.Gallery:
         format="png",
         elem_id="examples",
         buttons=[],
-        height="auto",
         object_fit="contain",
     )
 

@@ -22,7 +22,7 @@ from gmmseg.run.calibrate import calibrate, calibrate_folders
 from gmmseg.run.convert import convert_source
 from gmmseg.run.evaluate import Judging, evaluate, make_scores
 from gmmseg.run.fit import can_be_split, fit_density, fit_head
-from gmmseg.run.runs import judged_sets, open_model, run_config
+from gmmseg.run.runs import judged_sets, open_model, refresh_cards, run_config
 from gmmseg.run.train import train
 
 __all__ = [
@@ -48,6 +48,7 @@ __all__ = [
     "make_segmenter",
     "make_trainer",
     "open_model",
+    "refresh_cards",
     "run_config",
     "train",
     "training_data",

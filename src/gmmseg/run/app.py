@@ -68,7 +68,7 @@ def _examples(source: str) -> "list[Example]":
     if config.data.name == Scenes.name:
         half = _EXAMPLES // 2
         known, strange = Scenes("test", length=half), ScenesAnomaly(length=_EXAMPLES - half)
-        parts: list[tuple[SegmentationDataset, str]] = [(strange, "with something unknown"), (known, "known")]
+        parts: list[tuple[SegmentationDataset, str]] = [(strange, "unknown things"), (known, "known things")]
         return [
             Example(dataset[index].image, what) for dataset, what in parts for index in range(len(dataset))
         ]

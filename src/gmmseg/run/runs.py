@@ -8,7 +8,7 @@ from gmmseg.data.held_out import HiddenClasses, WithoutClasses
 from gmmseg.inference.predictor import UNFITTED
 from gmmseg.json_tree import JSON
 from gmmseg.models import Segmenter, from_pretrained
-from gmmseg.models.saving import CONFIG_FILE, RUN_PARTS, read_config
+from gmmseg.models.saving import CONFIG_FILE, RUN_PARTS, read_config, refresh_card
 from gmmseg.models.weights import WeightsError
 from gmmseg.samples import FingerprintedDataset
 
@@ -29,6 +29,13 @@ def weights_of(run_folder: Path) -> list[Path]:
     """The folders of weights a run has left, the best first."""
     parts = (run_folder / part for part in RUN_PARTS)
     return [part for part in parts if (part / CONFIG_FILE).is_file()]
+
+
+def refresh_cards(source: Path) -> None:
+    """Bring the model cards of a run folder or a folder of weights up to date, after results were written."""
+    for folder in weights_of(source) or [source]:
+        if (folder / CONFIG_FILE).is_file():
+            refresh_card(folder)
 
 
 def run_config(folder: Path) -> Config | None:
