@@ -45,6 +45,8 @@ DOORS = {
     "datasets": {"data/parquet.py", "data/parquet_columns.py"},
     "pyarrow": {"data/parquet.py"},
     "fsspec": {"data/parquet.py"},
+    "gradio": {"report/live.py"},
+    "starlette": {"report/live.py"},
     "av": {"inference/video.py"},
     "h5py": {"evaluation/score_files.py"},
     "onnx": {"inference/onnx_format.py"},

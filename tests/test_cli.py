@@ -37,6 +37,7 @@ def test_every_command_explains_itself():
         "train",
         "convert",
         "adapt",
+        "app",
         "fit",
         "calibrate",
         "evaluate",

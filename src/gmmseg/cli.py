@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from gmmseg.cli_adapt import adapt
+from gmmseg.cli_app import app as live_page
 from gmmseg.cli_classes import add_class, merge_classes, remove_class, rename_class
 from gmmseg.cli_explain import explain
 from gmmseg.cli_export import bench, export
@@ -74,6 +75,7 @@ app = typer.Typer(
 data_app = typer.Typer(no_args_is_help=True, help="Check and list data sets.")
 app.add_typer(data_app, name="data")
 app.command()(adapt)
+app.command(name="app")(live_page)
 
 
 def _show_version(wanted: bool) -> None:
@@ -327,6 +329,7 @@ def evaluate(
         )
     if run.join_processes().is_main_process:
         _record(results, target)
+        run.refresh_cards(Path(model))
 
 
 @app.command()

@@ -73,13 +73,13 @@ def test_the_class_method_loads_the_same_and_only_its_own_kind(segmenter: Segmen
         MaskSegmenter.from_pretrained(folder)
 
 
-def test_two_files_and_no_training_state(segmenter: Segmenter, folder: Path) -> None:
+def test_two_files_a_card_and_no_training_state(segmenter: Segmenter, folder: Path) -> None:
     em = OnlineEM(segmenter.mixture, PRESETS["paper"])
     labels = torch.zeros(1, 32, 48, dtype=torch.int64)
     with torch.no_grad():
         em.step(*segmenter.em_points(segmenter(IMAGES), labels))
     segmenter.save_pretrained(folder)
-    assert sorted(path.name for path in folder.iterdir()) == ["config.json", "model.safetensors"]
+    assert sorted(path.name for path in folder.iterdir()) == ["README.md", "config.json", "model.safetensors"]
     assert set(load_file(folder / "model.safetensors")) == set(segmenter.state_dict())
 
 
@@ -196,7 +196,7 @@ def test_push_uploads_what_is_saved(segmenter: Segmenter, monkeypatch: pytest.Mo
     assert uploaded == {
         "token": "t",
         "repo": ("me/net", True),
-        "files": ["config.json", "model.safetensors"],
+        "files": ["README.md", "config.json", "model.safetensors"],
     }
 
 

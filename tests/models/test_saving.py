@@ -8,6 +8,7 @@ from safetensors.torch import load_file, save_file
 
 import gmmseg
 from gmmseg.models import WeightsError
+from gmmseg.models.card import CARD_FILE
 from gmmseg.models.saving import CONFIG_FILE, WEIGHTS_FILE, checksum
 
 
@@ -51,7 +52,7 @@ def test_weights_that_are_not_finite_are_refused_by_name(folder, value):
 def test_equal_weights_are_equal_files_and_nothing_else_stays(folder, tmp_path):
     gmmseg.from_pretrained(folder).save_pretrained(tmp_path / "again")
     assert (tmp_path / "again" / WEIGHTS_FILE).read_bytes() == (folder / WEIGHTS_FILE).read_bytes()
-    assert {path.name for path in folder.iterdir()} == {WEIGHTS_FILE, CONFIG_FILE}
+    assert {path.name for path in folder.iterdir()} == {WEIGHTS_FILE, CONFIG_FILE, CARD_FILE}
 
 
 def test_others_may_read_weights_as_they_may_read_any_new_file(folder, tmp_path):

@@ -1,4 +1,10 @@
-"""A report with one of everything, from made-up numbers."""
+"""A report with one of everything, from made-up numbers, and a real browser to look at pages with."""
+
+import json
+import os
+import shutil
+import subprocess
+import time
 
 import numpy as np
 import pytest
@@ -157,3 +163,119 @@ def report() -> Report:
             Highlight("ECE", "0.8 %", "softmax twin 2.3 %"),
         ),
     )
+
+
+FLAGS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--hide-scrollbars",
+    "--remote-debugging-pipe",
+]
+
+
+class Browser:
+    """One page of Chromium, spoken to through its debugging pipe; ``events`` holds all it reported."""
+
+    def __init__(self, program: str, folder) -> None:
+        read_commands, self._commands = os.pipe()
+        self._replies, write_replies = os.pipe()
+
+        def connect() -> None:
+            # The browser reads commands from descriptor 3 and writes replies to 4.
+            os.dup2(read_commands, 60)
+            os.dup2(write_replies, 61)
+            os.dup2(60, 3)
+            os.dup2(61, 4)
+
+        command = [program, *FLAGS, f"--user-data-dir={folder}", "about:blank"]
+        self._process = subprocess.Popen(
+            command, close_fds=False, preexec_fn=connect, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        os.close(read_commands)
+        os.close(write_replies)
+        os.set_blocking(self._replies, False)
+        self.events: list[dict] = []
+        self._count, self._buffer, self._session = 0, b"", None
+        targets = self.call("Target.getTargets")["targetInfos"]
+        page = next(target["targetId"] for target in targets if target["type"] == "page")
+        self._session = self.call("Target.attachToTarget", targetId=page, flatten=True)["sessionId"]
+        for domain in ("Page", "Runtime", "Log", "Network"):
+            self.call(f"{domain}.enable")
+
+    def call(self, method: str, **params) -> dict:
+        """The result of a command."""
+        self._count += 1
+        message = {"id": self._count, "method": method, "params": params}
+        if self._session:
+            message["sessionId"] = self._session
+        os.write(self._commands, json.dumps(message).encode() + b"\0")
+        reply = self._wait(lambda message, number=self._count: message.get("id") == number)
+        assert "error" not in reply, reply
+        return reply["result"]
+
+    def show(self, path) -> None:
+        """Load a file and wait until it is there."""
+        self.open(path.as_uri())
+
+    def open(self, address: str) -> None:
+        """Load what is at an address and wait until it is there."""
+        self.events.clear()
+        self.call("Page.navigate", url=address)
+        if not any(event.get("method") == "Page.loadEventFired" for event in self.events):
+            self._wait(lambda message: message.get("method") == "Page.loadEventFired")
+
+    def value(self, expression: str):
+        """What a JavaScript expression evaluates to in the page."""
+        answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True)
+        assert "exceptionDetails" not in answer, answer
+        return answer["result"].get("value")
+
+    def until(self, expression: str, seconds: float = 60):
+        """What a JavaScript expression evaluates to, once that is true."""
+        deadline = time.monotonic() + seconds
+        while not (found := self.value(expression)):
+            assert time.monotonic() < deadline, f"waited in vain for {expression}"
+            time.sleep(0.1)
+        return found
+
+    def of(self, *methods: str) -> list[dict]:
+        return [event["params"] for event in self.events if event.get("method") in methods]
+
+    def _wait(self, wanted) -> dict:
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline:
+            while b"\0" in self._buffer:
+                text, self._buffer = self._buffer.split(b"\0", 1)
+                message = json.loads(text)
+                self.events.append(message)
+                if wanted(message):
+                    return message
+            try:
+                self._buffer += os.read(self._replies, 1 << 20)
+            except BlockingIOError:
+                time.sleep(0.01)
+        raise TimeoutError("the browser did not answer within 30 seconds")
+
+    def close(self) -> None:
+        self._process.terminate()
+        self._process.wait(10)
+        os.close(self._commands)
+        os.close(self._replies)
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    program = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if program is None:
+        pytest.skip(
+            "no Chromium on this machine: install the package chromium to check the report in a browser"
+        )
+    browser = Browser(program, tmp_path_factory.mktemp("profile"))
+    yield browser
+    browser.close()

@@ -81,6 +81,7 @@ def test_it_is_generative_calibrated_and_starts_from_the_softmax_model(tmp_path,
     assert found.miou_before == run.validate(before, VAL)["miou"]
     assert found.miou_after == run.validate(loaded, VAL)["miou"]
     assert sorted(each.name for each in (tmp_path / "out").iterdir()) == [
+        "README.md",
         "calibration.json",
         "config.json",
         "log.jsonl",

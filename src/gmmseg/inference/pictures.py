@@ -22,6 +22,7 @@ _HEAT = (
     (252, 255, 164),
 )
 _INK, _PAPER = (30, 33, 38), (255, 255, 255)
+_OUTLINE = (255, 64, 160)  # of no class in the sets that come with colours, and seen on dark and on bright
 _SMALLEST_SCALE = 260  # pixels: narrower, the numbers beneath the bar would run into each other
 
 Scores = NDArray[np.float32] | NDArray[np.float64]
@@ -68,6 +69,25 @@ def _stripes(height: int, width: int) -> NDArray[np.bool]:
     """Diagonal stripes (h w) bool, as wide as the image is large."""
     period = max(4, min(height, width) // 25)
     return (np.arange(height)[:, None] + np.arange(width)) % period < period // 2
+
+
+def unknown_picture(pixels: NDArray[np.uint8], unknown: NDArray[np.bool]) -> Image.Image:
+    """Pixels (h w 3) uint8 in which ``unknown`` (h w) bool keeps its colours and has an outline; the rest is
+    grey and dark, so that nothing covers what is strange."""
+    grey = pixels.astype(np.float32).mean(-1, keepdims=True) * np.float32(0.4)
+    picture = np.where(unknown[..., None], pixels, grey.round().astype(np.uint8))
+    reach = max(1, min(unknown.shape) // 250)
+    picture[_around(unknown, reach)] = _OUTLINE
+    return Image.fromarray(picture.astype(np.uint8))
+
+
+def _around(mask: NDArray[np.bool], reach: int) -> NDArray[np.bool]:
+    """The pixels (h w) bool at most ``reach`` beside a mask (h w) bool."""
+    grown = mask.copy()
+    for _ in range(reach):
+        padded = np.pad(grown, 1)
+        grown = padded[:-2, 1:-1] | padded[2:, 1:-1] | padded[1:-1, :-2] | padded[1:-1, 2:] | grown
+    return grown & ~mask
 
 
 def mask_picture(mask: NDArray[np.bool]) -> Image.Image:

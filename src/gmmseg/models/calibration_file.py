@@ -159,6 +159,10 @@ class Calibration:
         share = "an unknown share" if found.share is None else f"{_percent(found.share)}"
         return f"is exceeded by {share} of all known pixels{where} together, no promise of a new image"
 
+    def promise_text_of(self, alpha: float, per: Per) -> str:
+        """What the threshold of another rate promises, in the same words; it must have a curve."""
+        return _in_words(Promise(per, alpha, self.false_alarms[per].images, self.min_area, self._data_name))
+
     def false_alarm_rate(self, threshold: float, per: Per = "pixel") -> float | None:
         """The rate of false alarms that ``threshold`` promises; None where no curve was recorded.
 
@@ -277,6 +281,14 @@ def read_calibration(
     except (ValueError, TypeError, RecursionError) as error:
         raise WeightsError(f"{path}: {_reason(error)}; {_AGAIN}") from error
     return calibration
+
+
+def stored_calibration(folder: Path) -> Calibration | None:
+    """What calibration.json in ``folder`` says, whatever it belongs to; None where nothing readable is."""
+    try:
+        return _from_tree(json.loads((folder / CALIBRATION_FILE).read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError, RecursionError):
+        return None
 
 
 def _reason(error: Exception) -> str:

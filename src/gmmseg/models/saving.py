@@ -1,6 +1,6 @@
 """The files of a segmenter: config.json and model.safetensors, in the Hugging Face manner.
 
-What was found after training is kept beside them, see `calibration_file`.
+What was found after training is kept beside them, see `calibration_file`, and so is a card for people.
 """
 
 import hashlib
@@ -23,6 +23,7 @@ from gmmseg.bounds import Ge, Le, Positive, broken_rule, shown
 from gmmseg.json_tree import JSON, Value
 from gmmseg.labels import IGNORE
 from gmmseg.models.calibration_file import possible_scores, remove_calibration, write_calibration
+from gmmseg.models.card import write_card
 from gmmseg.models.weights import WeightsError, read_weights
 
 if TYPE_CHECKING:
@@ -49,7 +50,8 @@ CHECKSUM = "sha256"
 
 
 def write_checkpoint(segmenter: "Segmenter", folder: Path) -> None:
-    """Write both files, and the calibration if there is one, to ``folder``; each whole or not at all."""
+    """Write both files, the calibration if there is one, and the card to ``folder``; each whole or not at
+    all."""
     for what, values in (("label_names", segmenter.label_names), ("colours", segmenter.colours)):
         if values is not None and len(values) != segmenter.num_classes:
             raise ValueError(f"{what} has {len(values)} entries for {segmenter.num_classes} classes")
@@ -62,6 +64,12 @@ def write_checkpoint(segmenter: "Segmenter", folder: Path) -> None:
     write_bytes(folder / WEIGHTS_FILE, save(state, metadata={CHECKSUM: checksum(state)}))
     write_bytes(folder / CONFIG_FILE, (json.dumps(describe(segmenter), indent=2) + "\n").encode())
     _write_own_calibration(segmenter, folder)
+    write_card(folder, describe(segmenter), RUN_PARTS)
+
+
+def refresh_card(folder: Path) -> None:
+    """Write the model card again, of the files that are there now; see `gmmseg.models.card`."""
+    write_card(folder, read_config(folder), RUN_PARTS)
 
 
 def _write_own_calibration(segmenter: "Segmenter", folder: Path) -> None:

@@ -35,6 +35,7 @@ from gmmseg.run.runs import (
     matched_classes,
     open_model,
     open_named,
+    refresh_cards,
     run_config,
     whole_validation_set,
 )
@@ -77,6 +78,7 @@ __all__ = [
     "open_model",
     "open_named",
     "open_predictor",
+    "refresh_cards",
     "run_config",
     "train",
     "training_data",

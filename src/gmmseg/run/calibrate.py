@@ -9,7 +9,7 @@ from gmmseg import distributed, inference
 from gmmseg.inference import FalseAlarms, Predictor
 from gmmseg.models import Calibration
 from gmmseg.models.calibration_file import write_calibration
-from gmmseg.models.saving import digest
+from gmmseg.models.saving import digest, refresh_card
 from gmmseg.run.runs import judged_sets, open_model, run_folder_of, weights_of
 from gmmseg.samples import FingerprintedDataset, Progress, SegmentationDataset
 from gmmseg.training.run_folder import locked
@@ -46,6 +46,7 @@ def calibrate_folders(
     distributed.wait_for_all()
     for folder, calibration in found.items() if distributed.rank() == 0 else ():
         write_calibration(calibration, folder)
+        refresh_card(folder)
     distributed.wait_for_all()
     return found
 

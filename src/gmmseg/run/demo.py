@@ -54,6 +54,7 @@ def _train_and_judge(
         model = run.open_model(out / name)
         found = run.evaluate(model, name, [test, anomalies], seeds={"train": seed}, progress=progress)
         write_results(found, out / name / "results.json")
+        run.refresh_cards(out / name)
         results.append(found)
     say(compare(results).markdown())
     report = out / "report.html"

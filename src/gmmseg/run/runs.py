@@ -15,7 +15,7 @@ from gmmseg.json_tree import JSON
 from gmmseg.labels import LabelSpace
 from gmmseg.models import Segmenter, from_pretrained
 from gmmseg.models.classes import match_classes
-from gmmseg.models.saving import CONFIG_FILE, RUN_PARTS, read_config
+from gmmseg.models.saving import CONFIG_FILE, RUN_PARTS, read_config, refresh_card
 from gmmseg.models.weights import WeightsError
 from gmmseg.samples import FingerprintedDataset
 
@@ -59,6 +59,13 @@ def weights_of(run_folder: Path) -> list[Path]:
     """The folders of weights a run has left, the best first."""
     parts = (run_folder / part for part in RUN_PARTS)
     return [part for part in parts if (part / CONFIG_FILE).is_file()]
+
+
+def refresh_cards(source: Path) -> None:
+    """Bring the model cards of a run folder or a folder of weights up to date, after results were written."""
+    for folder in weights_of(source) or [source]:
+        if (folder / CONFIG_FILE).is_file():
+            refresh_card(folder)
 
 
 def run_config(folder: Path) -> Config | None:

@@ -1,0 +1,114 @@
+"""One slider for the thresholds of several models: it counts in false alarms where calibrations know them."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from gmmseg.inference.pictures import Scores
+from gmmseg.models import Calibration
+from gmmseg.models.false_alarms import IMAGE, PIXEL, FalseAlarmCurve, Per
+
+_STEP = 0.1
+_USUAL, _HIGHEST = 5.0, 25.0
+RAW, SHARE = "raw", "share"
+AGAIN = "`gmmseg calibrate MODEL --data NAME:ROOT:val` finds thresholds with a promise"
+
+
+@dataclass(frozen=True)
+class ThresholdScale:
+    """What a slider counts in, from ``low`` to ``high`` in steps, and where it starts.
+
+    ``unit``: PIXEL and IMAGE are the false alarms that are promised, in percent. Where no model has a
+    calibration that knows them: RAW, the score itself, of one model; SHARE, of several, whose scores have
+    nothing in common: the strangest pixels of the picture, in percent.
+    """
+
+    unit: Literal["pixel", "image", "raw", "share"]
+    low: float
+    high: float
+    step: float
+    start: float
+
+    @property
+    def label(self) -> str:
+        """What the number on the slider is."""
+        return {
+            PIXEL: "False alarms promised, % of known pixels",
+            IMAGE: "False alarms promised, % of normal images",
+            RAW: "Threshold, raw anomaly score",
+            SHARE: "Strangest pixels of this picture, %",
+        }[self.unit]
+
+    def threshold(self, value: float, calibration: Calibration | None, anomaly: Scores) -> float | None:
+        """The threshold of one model with the slider at ``value``; None where none promises so little.
+
+        A model without the curve beside others that have one gets the score that this share of the picture's
+        own pixels ``anomaly`` (h w) exceeds.
+        """
+        if self.unit == RAW:
+            return value
+        curve = _curve(calibration, self.unit)
+        if curve is None or calibration is None:
+            return float(np.quantile(anomaly, 1 - value / 100))
+        promise = calibration.promise
+        if promise and promise.per == self.unit and math.isclose(promise.alpha, value / 100, rel_tol=1e-6):
+            return calibration.threshold
+        return curve.threshold(value / 100)
+
+    def words(self, value: float, threshold: float | None, calibration: Calibration | None) -> str:
+        """What a model's threshold at ``value`` promises, a phrase that completes "The threshold ..."."""
+        curve = _curve(calibration, self.unit)
+        if calibration is None:
+            return f"promises nothing, since the model is not calibrated: {AGAIN}"
+        if curve is None or self.unit == RAW or self.unit == SHARE:
+            return f"promises nothing, since the calibration knows no false-alarm rates: {AGAIN}"
+        if threshold is None:
+            least = 100 * curve.rates[-1]
+            seen = f"{curve.images} calibration images"
+            return f"for {value:.4g} % is not known: {seen} allow {least:.3g} % at best"
+        return calibration.promise_text_of(value / 100, self.unit)
+
+
+def threshold_scale(calibrations: Sequence[Calibration | None], scores: Sequence[Scores]) -> ThresholdScale:
+    """The scale of a slider for models with these calibrations; ``scores``: their maps of the picture."""
+    promises = [each.promise for each in calibrations if each is not None and each.promise is not None]
+    per: Per = promises[0].per if promises else "pixel"
+    curves = [curve for each in calibrations if (curve := _curve(each, per)) is not None]
+    if not curves:
+        one = len(scores) == 1
+        return _raw_scale(calibrations[0], scores[0]) if one else _share_scale()
+    least = min(100 * curve.rates[-1] for curve in curves)
+    low = min(100.0, max(_STEP, math.ceil(round(least / _STEP, 6)) * _STEP))
+    start = 100 * promises[0].alpha if promises else max(_USUAL, low)
+    high = min(100.0, max(_HIGHEST, 2 * low, start))
+    return ThresholdScale(per, round(min(low, start), 6), round(high, 6), _STEP, round(start, 6))
+
+
+def _share_scale() -> ThresholdScale:
+    return ThresholdScale("share", _STEP, _HIGHEST, _STEP, _USUAL)
+
+
+def _raw_scale(calibration: Calibration | None, scores: Scores) -> ThresholdScale:
+    """From the least to the largest score of the picture; begins at the model's own threshold, if any."""
+    finite = scores[np.isfinite(scores)]
+    low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)
+    high = high if high > low else low + 1
+    known = None if calibration is None else calibration.threshold
+    start = low + 0.95 * (high - low) if known is None else known
+    low, high = min(low, start), max(high, start)
+    step = 10.0 ** math.floor(math.log10((high - low) / 100))
+    low, high = math.floor(low / step) * step, math.ceil(high / step) * step
+    return ThresholdScale("raw", _short(low), _short(high), _short(step), _short(start))
+
+
+def _short(value: float) -> float:
+    """Six digits: what people read on a slider."""
+    return float(f"{value:.6g}")
+
+
+def _curve(calibration: Calibration | None, unit: str) -> FalseAlarmCurve | None:
+    found = None if calibration is None else calibration.false_alarms.get(unit)
+    return found if found is not None and found.rates else None

@@ -1,0 +1,179 @@
+"""One image as a person looks at it: the maps of a model, pictures of them, and all of it as files."""
+
+import io
+import json
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw
+from torch import Tensor
+
+from gmmseg.inference.image_losses import large_components
+from gmmseg.inference.pictures import (
+    Colours,
+    default_colours,
+    heat_colours,
+    heat_limits,
+    heat_map,
+    label_picture,
+    mask_picture,
+    overlay,
+    unknown_picture,
+)
+from gmmseg.inference.predictor import Predictor
+from gmmseg.json_tree import JSON
+from gmmseg.models import Calibration
+
+WIDEST, NARROWEST = 1024, 480
+"""Longer sides of pictures on a screen; files have the size of the image."""
+
+
+@dataclass(frozen=True, eq=False)
+class ImageView:
+    """What a model makes of one image, at the image's own size.
+
+    ``photograph`` (h w 3) uint8, ``labels`` (h w) uint8, ``confidence`` (h w) float32 in [0, 1], ``anomaly``
+    (h w) float32, higher = stranger; names and colours of the classes.
+    """
+
+    photograph: NDArray[np.uint8]
+    labels: NDArray[np.uint8]
+    confidence: NDArray[np.float32]
+    anomaly: NDArray[np.float32]
+    calibration: Calibration | None
+    names: tuple[str, ...]
+    colours: Colours
+
+    def unknown(self, threshold: float | None) -> NDArray[np.bool]:
+        """Which pixels are unknown, (h w), as `Prediction.above` says it; without a threshold none is."""
+        if threshold is None:
+            return np.zeros(self.anomaly.shape, dtype=bool)
+        least = 1 if self.calibration is None else self.calibration.min_area
+        return large_components(self.anomaly > np.float32(threshold), least)
+
+    @property
+    def heat(self) -> tuple[float, float]:
+        """The scores that are drawn darkest and brightest; they do not follow a slider."""
+        return heat_limits(self.anomaly, None if self.calibration is None else self.calibration.threshold)
+
+
+def view(predictor: Predictor, pixels: Tensor) -> ImageView:
+    """What a model makes of pixels (3 h w) in [0, 1]; no posterior of the whole image is kept."""
+    parts = [
+        (strip.labels.cpu(), strip.confidence.cpu(), strip.anomaly.cpu())
+        for strip in predictor.strips(pixels)
+    ]
+    labels, confidence, anomaly = (torch.cat(maps).numpy() for maps in zip(*parts))
+    segmenter = predictor.segmenter
+    return ImageView(
+        (pixels.movedim(0, -1) * 255).round().to(torch.uint8).numpy(),
+        labels,
+        confidence,
+        anomaly,
+        segmenter.calibration,
+        segmenter.label_names or tuple(f"class {index}" for index in range(segmenter.num_classes)),
+        segmenter.colours or default_colours(segmenter.num_classes),
+    )
+
+
+def panels(seen: ImageView) -> dict[str, Image.Image]:
+    """Labels, confidence and anomaly as pictures for a screen."""
+    pictures = {
+        "labels": overlay(seen.photograph, seen.labels, seen.colours, opacity=0.7),
+        "confidence": Image.fromarray(heat_colours(seen.confidence, 0.0, 1.0)),
+        "anomaly": Image.fromarray(heat_colours(seen.anomaly, *seen.heat)),
+    }
+    return {name: for_screen(picture) for name, picture in pictures.items()}
+
+
+def unknown_panel(seen: ImageView, threshold: float | None) -> Image.Image:
+    """What is unknown at a threshold, as a picture for a screen."""
+    return for_screen(unknown_picture(seen.photograph, seen.unknown(threshold)))
+
+
+def for_screen(picture: Image.Image) -> Image.Image:
+    """The picture: smaller where it is larger than WIDEST, with whole pixels enlarged below NARROWEST."""
+    if max(picture.size) > WIDEST:
+        small = picture.copy()
+        small.thumbnail((WIDEST, WIDEST))
+        return small
+    factor = -(-NARROWEST // max(picture.size))
+    larger = (picture.width * factor, picture.height * factor)
+    return picture if factor == 1 else picture.resize(larger, Image.Resampling.NEAREST)
+
+
+def marked(photograph: NDArray[np.uint8], x: int, y: int) -> Image.Image:
+    """Pixels (h w 3) uint8 as a picture for a screen, with a ring around (x, y)."""
+    picture = for_screen(Image.fromarray(photograph)).copy()
+    across, down = (
+        (at + 0.5) * new / old for at, new, old in zip((x, y), picture.size, photograph.shape[1::-1])
+    )
+    draw = ImageDraw.Draw(picture)
+    radius = max(6, min(picture.size) // 24)
+    for colour, width in (((30, 33, 38), 5), ((255, 255, 255), 2)):  # seen on dark and on bright pictures
+        box = (across - radius, down - radius, across + radius, down + radius)
+        draw.ellipse(box, outline=colour, width=width)
+    return picture
+
+
+def pixel_at(size: tuple[int, int], shown: tuple[int, int], place: tuple[int, int]) -> tuple[int, int]:
+    """The pixel (x, y) of an image of ``size`` (width, height) at a place of its picture of size ``shown``.
+
+    The nearest one where the place is outside.
+    """
+    x, y = (int((at + 0.5) * length / other) for at, length, other in zip(place, size, shown))
+    return min(max(x, 0), size[0] - 1), min(max(y, 0), size[1] - 1)
+
+
+def archive(views: Mapping[str, ImageView], thresholds: Mapping[str, float | None]) -> bytes:
+    """A zip file: for each model label map, overlay, confidence, heat map and mask, and results.json."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as file:
+        about = {}
+        for name, seen in views.items():
+            threshold = thresholds[name]
+            about[name] = _about(seen, threshold)
+            for part, picture in _files(seen, threshold).items():
+                content = io.BytesIO()
+                picture.save(content, "png")
+                file.writestr(f"{name}/{part}.png", content.getvalue())
+        file.writestr("results.json", json.dumps(about, indent=2) + "\n")
+    return buffer.getvalue()
+
+
+def _files(seen: ImageView, threshold: float | None) -> dict[str, Image.Image]:
+    unknown = seen.unknown(threshold)
+    return {
+        "image": Image.fromarray(seen.photograph),
+        "labels": label_picture(seen.labels, seen.colours),
+        "overlay": overlay(seen.photograph, seen.labels, seen.colours),
+        "confidence": Image.fromarray((seen.confidence * 255).round().astype(np.uint8)),
+        "anomaly": heat_map(seen.anomaly, threshold),
+        "unknown": mask_picture(unknown),
+    }
+
+
+def _about(seen: ImageView, threshold: float | None) -> JSON:
+    """What results.json says of one model: its classes, their shares of the image, and the threshold."""
+    counts = np.bincount(seen.labels.reshape(-1), minlength=len(seen.names))
+    calibration = seen.calibration
+    pixel = None if calibration is None or threshold is None else calibration.false_alarm_rate(threshold)
+    image = (
+        None
+        if pixel is None or calibration is None or threshold is None
+        else (calibration.false_alarm_rate(threshold, "image"))
+    )
+    return {
+        "classes": list(seen.names),
+        "share_of_pixels": [float(count) / seen.labels.size for count in counts],
+        "threshold": threshold,
+        "unknown_share": float(seen.unknown(threshold).mean()),
+        "false_alarm_rate_per_pixel": pixel,
+        "false_alarm_rate_per_image": image,
+        "score": None if calibration is None else calibration.score,
+        "weights": None if calibration is None else calibration.weights,
+    }

@@ -1,0 +1,330 @@
+"""The live page, through gradio: an image comes in, pictures and numbers of several models go out.
+
+Everything stays on the machine: no telemetry, no fonts or scripts from elsewhere, and files are written to
+and served from one temporary folder alone.
+"""
+
+import os
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import gradio as gr
+import numpy as np
+import torch
+from PIL import Image
+from starlette.middleware import Middleware
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+from torch import Tensor
+
+from gmmseg.images import ImageError, load_image
+from gmmseg.inference import Predictor
+from gmmseg.inference.pixel_evidence import pixel_evidence
+from gmmseg.inference.threshold_scale import ThresholdScale, threshold_scale
+from gmmseg.inference.viewing import (
+    ImageView,
+    archive,
+    for_screen,
+    marked,
+    panels,
+    pixel_at,
+    unknown_panel,
+    view,
+)
+from gmmseg.report import fragments
+from gmmseg.report.fragments import ClickedPixel
+
+PARTS = ("labels", "confidence", "anomaly", "unknown")
+LARGEST_FILE = "256mb"
+_INTRODUCTION = (
+    "Drop an image or pick an example. The slider chooses from which score on a pixel is unknown. "
+    "A click on any picture shows what the models say of that pixel."
+)
+_TO_THE_BARS = "() => document.getElementById('pixel').scrollIntoView({block: 'nearest'})"
+_PRIVATE = {"api_visibility": "private", "concurrency_id": "models", "concurrency_limit": 1}
+
+
+@dataclass(frozen=True)
+class Example:
+    """An image to pick: pixels (3 h w) uint8 and what to call it."""
+
+    image: Tensor
+    name: str
+
+
+@dataclass(frozen=True, eq=False)
+class Session:
+    """The image somebody looks at, (3 h w) in [0, 1], and what each model makes of it."""
+
+    pixels: Tensor
+    views: Mapping[str, ImageView]
+    scale: ThresholdScale
+
+    @property
+    def any_view(self) -> ImageView:
+        return next(iter(self.views.values()))
+
+    def thresholds(self, value: float) -> dict[str, float | None]:
+        """The threshold of each model with the slider at ``value``."""
+        return {
+            name: self.scale.threshold(value, seen.calibration, seen.anomaly)
+            for name, seen in self.views.items()
+        }
+
+
+Update = object
+"""What gradio takes for one component: a value, or a component with new properties."""
+
+
+@dataclass(frozen=True, eq=False)
+class LivePage:
+    """The models by name and the examples; its methods are what happens on the page."""
+
+    predictors: Mapping[str, Predictor]
+    examples: Sequence[Example] = field(default=())
+
+    def upload(self, path: str | None) -> list[Update]:
+        """An uploaded file: everything on the page anew, or a message where it is no image."""
+        if path is None:
+            return self._nothing("")
+        try:
+            pixels = load_image(path, max_pixels=min(each.max_pixels for each in self.predictors.values()))
+            return self._show(pixels)
+        except ImageError as error:
+            return self._nothing(f"{Path(path).name}: not a readable image, {error.reason}")
+        except (ValueError, OSError, RuntimeError, MemoryError) as error:
+            return self._nothing(f"{Path(path).name}: {error or type(error).__name__}")
+
+    def pick(self, event: gr.SelectData) -> list[Update]:
+        """An example that was clicked."""
+        return self._show(load_image(self.examples[int(event.index)].image))
+
+    def slide(self, value: float, session: Session | None) -> list[Update]:
+        """The slider was moved: saved results no longer hold; each model's line and unknown pixels."""
+        if session is None:
+            return [gr.skip() for _ in range(1 + 2 * len(self.predictors))]
+        thresholds = session.thresholds(value)
+        return [gr.File(visible=False)] + [
+            part
+            for name, seen in session.views.items()
+            for part in (_line(session, name, value), unknown_panel(seen, thresholds[name]))
+        ]
+
+    def click(self, value: float, session: Session | None, event: gr.SelectData) -> list[Update]:
+        """A picture was clicked: the image with a ring, and what the models say of the pixel."""
+        if session is None:
+            return [gr.skip(), gr.skip()]
+        photograph = session.any_view.photograph
+        size = (photograph.shape[1], photograph.shape[0])
+        shown = for_screen(Image.fromarray(photograph)).size
+        x, y = pixel_at(size, shown, (int(event.index[0]), int(event.index[1])))
+        return [marked(photograph, x, y), fragments.pixel_bars(x, y, self._clicked(session, value, x, y))]
+
+    def save(self, value: float, session: Session | None) -> Update:
+        """The results as a zip file in the temporary folder."""
+        if session is None:
+            raise gr.Error("There are no results yet: drop an image first", duration=10)
+        folder = tempfile.mkdtemp(dir=os.environ["GRADIO_TEMP_DIR"])
+        path = Path(folder) / "results.zip"
+        path.write_bytes(archive(session.views, session.thresholds(value)))
+        return gr.File(str(path), visible=True)
+
+    def _show(self, pixels: Tensor) -> list[Update]:
+        views = {name: view(predictor, pixels) for name, predictor in self.predictors.items()}
+        scale = threshold_scale(
+            [seen.calibration for seen in views.values()], [seen.anomaly for seen in views.values()]
+        )
+        session = Session(pixels, views, scale)
+        slider = gr.Slider(
+            scale.low, scale.high, scale.start, step=scale.step, label=scale.label, interactive=True
+        )
+        photograph = for_screen(Image.fromarray(session.any_view.photograph))
+        start: list[Update] = [session, "", slider, photograph, "", gr.File(visible=False)]
+        return start + [part for name in views for part in _model_parts(session, name)]
+
+    def _nothing(self, message: str) -> list[Update]:
+        """An empty page, with a message if there is one."""
+        said = fragments.alert(message) if message else ""
+        empty: list[Update] = [None, said, gr.skip(), None, "", gr.File(visible=False)]
+        return empty + [part for _ in self.predictors for part in ("", *(None for _ in PARTS), "")]
+
+    def _clicked(self, session: Session, value: float, x: int, y: int) -> Iterator[ClickedPixel]:
+        for name, seen in session.views.items():
+            anomaly = float(seen.anomaly[y, x])
+            calibration = seen.calibration
+            usual = None if calibration is None else calibration.p_values(torch.tensor([anomaly]))
+            threshold = session.thresholds(value)[name]
+            yield ClickedPixel(
+                name,
+                seen.names,
+                seen.colours,
+                pixel_evidence(self.predictors[name], session.pixels, x, y),
+                int(seen.labels[y, x]),
+                anomaly,
+                None if usual is None else float(usual),
+                bool(seen.unknown(threshold)[y, x]),
+            )
+
+
+def _line(session: Session, name: str, value: float) -> str:
+    """A model's threshold and its promise with the slider at ``value``."""
+    seen = session.views[name]
+    threshold = session.thresholds(value)[name]
+    words = session.scale.words(value, threshold, seen.calibration)
+    return fragments.promise_line(name, threshold, words, float(np.mean(seen.unknown(threshold))))
+
+
+def _model_parts(session: Session, name: str) -> list[Update]:
+    """A model's line, its pictures in the order of PARTS, and its legend."""
+    seen, value = session.views[name], session.scale.start
+    threshold = session.thresholds(value)[name]
+    pictures = {**panels(seen), "unknown": unknown_panel(seen, threshold)}
+    below = fragments.legend(seen.names, seen.colours) + fragments.heat_remark(*seen.heat)
+    return [_line(session, name, value), *(pictures[part] for part in PARTS), below]
+
+
+# The page ------------------------------------------------------------------------------------------------
+
+
+def build(page: LivePage) -> gr.Blocks:
+    """The components of the page, joined to what happens on it."""
+    with gr.Blocks(title="gmmseg", analytics_enabled=False, delete_cache=(600, 3600)) as blocks:
+        session = gr.State(None, time_to_live=3600)
+        gr.HTML(f"<h1>gmmseg</h1>{fragments.remark(_INTRODUCTION)}")
+        with gr.Row():
+            with gr.Column(min_width=280):
+                upload = gr.File(label="Drop an image", height=140, elem_id="upload")
+                status = gr.HTML(elem_id="status")
+                slider = gr.Slider(label="Threshold", interactive=True, elem_id="threshold")
+                save = gr.Button("Save results", elem_id="save")
+                saved = gr.File(label="Results", visible=False, interactive=False, elem_id="saved")
+            with gr.Column(min_width=280):
+                photograph = _picture("image", "photograph")
+            with gr.Column(min_width=280, visible=bool(page.examples)):
+                examples = _example_gallery(page.examples)
+        bars = gr.HTML(elem_id="pixel")
+        models = [_model_block(number) for number in range(len(page.predictors))]
+        fixed = [session, status, slider, photograph, bars, saved]
+        everything = [*fixed, *(part for each in models for part in each)]
+        moving = [part for each in models for part in (each[0], each[1 + PARTS.index("unknown")])]
+        upload.upload(page.upload, upload, everything, **_PRIVATE)
+        upload.clear(page.upload, upload, everything, **_PRIVATE)
+        examples.select(page.pick, None, everything, **_PRIVATE)
+        slider.change(
+            page.slide,
+            [slider, session],
+            [saved, *moving],
+            show_progress="hidden",
+            trigger_mode="always_last",
+            **_PRIVATE,
+        )
+        for picture in [photograph, *(part for each in models for part in each[1:-1])]:
+            picture.select(
+                page.click, [slider, session], [photograph, bars], show_progress="hidden", **_PRIVATE
+            ).then(None, js=_TO_THE_BARS)
+        save.click(page.save, [slider, session], saved, **_PRIVATE)
+    return blocks
+
+
+def _picture(label: str, name: str) -> gr.Image:
+    return gr.Image(
+        label=label, format="png", interactive=False, buttons=[], elem_id=name, elem_classes="picture"
+    )
+
+
+def _model_block(number: int) -> list[gr.components.Component]:
+    """The components of one model: its line, its pictures, its legend."""
+    line = gr.HTML(elem_id=f"line-{number}")
+    with gr.Row(elem_classes="panels"):
+        pictures = [_picture(part, f"{part}-{number}") for part in PARTS]
+    return [line, *pictures, gr.HTML(elem_id=f"legend-{number}")]
+
+
+def _example_gallery(examples: Sequence[Example]) -> gr.Gallery:
+    pictures = [
+        (for_screen(Image.fromarray(each.image.movedim(0, -1).contiguous().numpy())), each.name)
+        for each in examples
+    ]
+    return gr.Gallery(
+        pictures,
+        label="Examples",
+        columns=3,
+        allow_preview=False,
+        format="png",
+        elem_id="examples",
+        buttons=[],
+        object_fit="contain",
+    )
+
+
+class NothingFromElsewhere:
+    """Refuses to fetch what an address inside a request's path names: the page shows local files alone."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path = scope.get("path", "").lower()
+        if scope["type"] == "http" and ("file=http" in path or "/file/http" in path or "proxy=" in path):
+            await PlainTextResponse("files of other machines are not shown", 403)(scope, receive, send)
+        else:
+            await self.app(scope, receive, send)
+
+
+@contextmanager
+def serving(page: LivePage, host: str, port: int | None) -> Iterator[str]:
+    """The page at the address that is handed out, until the end of the block; its files go with it.
+
+    ``port``: None takes the first free one from 7860 on.
+    """
+    with tempfile.TemporaryDirectory(prefix="gmmseg_app_") as folder, _environment(folder):
+        blocks = build(page)
+        plain = gr.themes.Default(font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"])
+        try:
+            _, address, _ = blocks.launch(
+                server_name=host,
+                server_port=port,
+                share=False,
+                inbrowser=False,
+                prevent_thread_lock=True,
+                quiet=True,
+                footer_links=[],
+                allowed_paths=[],
+                max_file_size=LARGEST_FILE,
+                state_session_capacity=16,
+                enable_monitoring=False,
+                ssr_mode=False,
+                pwa=False,
+                mcp_server=False,
+                app_kwargs={"middleware": [Middleware(NothingFromElsewhere)]},
+                theme=plain,
+                css=fragments.STYLE,
+            )
+            yield address
+        finally:
+            blocks.close(verbose=False)
+
+
+@contextmanager
+def _environment(folder: str) -> Iterator[None]:
+    """gradio's own settings while the page is served: all files in ``folder``, nothing sent anywhere."""
+    wanted = {
+        "GRADIO_TEMP_DIR": folder,
+        "GRADIO_EXAMPLES_CACHE": str(Path(folder) / "examples"),
+        "GRADIO_ANALYTICS_ENABLED": "False",
+        "GRADIO_ALLOWED_PATHS": "",
+        "GRADIO_SHARE": "False",
+        "GRADIO_RUN_HISTORY": "False",
+    }
+    before = {name: os.environ.get(name) for name in wanted}
+    os.environ.update(wanted)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name)
+            if value is not None:
+                os.environ[name] = value

@@ -1,0 +1,81 @@
+"""The live page of one or several models: models and examples in, a page on this machine out."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gmmseg.data import Scenes, ScenesAnomaly
+from gmmseg.inference import Predictor
+from gmmseg.run.building import validation_data
+from gmmseg.run.demo import MODELS
+from gmmseg.run.runs import open_model, run_config
+from gmmseg.samples import SegmentationDataset
+
+if TYPE_CHECKING:
+    from gmmseg.report.live import Example
+
+LOOPBACK = "127.0.0.1"
+NEEDS_GRADIO = "the page needs gradio: pip install 'gmmseg[app]'"
+_EXAMPLES = 6
+
+
+@contextmanager
+def live_page(
+    models: Sequence[str], *, host: str = LOOPBACK, port: int | None = None, demo: Path = Path("demo")
+) -> Iterator[str]:
+    """The page of ``models`` (as `open_model` takes them) while the block lasts; gives its address.
+
+    Without models, those that `gmmseg demo` has left in the folder ``demo``.
+    """
+    sources = list(models) or _demo_models(demo)
+    try:
+        from gmmseg.report.live import LivePage, serving
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(NEEDS_GRADIO) from error
+    predictors = {name: Predictor(open_model(source)) for name, source in _named(sources).items()}
+    with serving(LivePage(predictors, _examples(sources[0])), host, port) as address:
+        yield address
+
+
+def _demo_models(demo: Path) -> list[str]:
+    found = [str(demo / name) for name in MODELS if (demo / name).is_dir()]
+    if not found:
+        raise FileNotFoundError(
+            f"no model: give --model DIR, or train two with `gmmseg demo`, which leaves them in {demo}"
+        )
+    return found
+
+
+def _named(sources: Sequence[str]) -> Mapping[str, str]:
+    """Sources by a short name of their own: the folder's, or all of it where two have the same."""
+    short = [Path(source).resolve().name if Path(source).is_dir() else source for source in sources]
+    named = {
+        name if short.count(name) == 1 else str(source): str(source) for name, source in zip(short, sources)
+    }
+    if len(named) < len(sources):
+        raise ValueError("the same model is given twice: give each --model once")
+    return named
+
+
+def _examples(source: str) -> "list[Example]":
+    """Images to pick: of the data the first model's run was validated on; none where there is no run."""
+    from gmmseg.report.live import Example
+
+    config = run_config(Path(source))
+    if config is None:
+        return []
+    if config.data.name == Scenes.name:
+        half = _EXAMPLES // 2
+        known, strange = Scenes("test", length=half), ScenesAnomaly(length=_EXAMPLES - half)
+        parts: list[tuple[SegmentationDataset, str]] = [(strange, "unknown things"), (known, "known things")]
+        return [
+            Example(dataset[index].image, what) for dataset, what in parts for index in range(len(dataset))
+        ]
+    try:
+        dataset = validation_data(config.data)
+    except (OSError, ValueError):  # the data of the run have moved: people bring their own images
+        return []
+    step = max(1, len(dataset) // _EXAMPLES)
+    chosen = [dataset[index] for index in range(0, len(dataset), step)[:_EXAMPLES]]
+    return [Example(sample.image, Path(sample.name).name) for sample in chosen]
