@@ -286,7 +286,7 @@ def read_calibration(
 def stored_calibration(folder: Path) -> Calibration | None:
     """What calibration.json in ``folder`` says, whatever it belongs to; None where nothing readable is."""
     try:
-        return _from_tree(json.loads((folder / CALIBRATION_FILE).read_text(encoding="utf-8")))
+        return calibration_of(json.loads((folder / CALIBRATION_FILE).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError, RecursionError):
         return None
 
