@@ -4,6 +4,7 @@ Everything stays on the machine: no telemetry, no fonts or scripts from elsewher
 and served from one temporary folder alone.
 """
 
+import json
 import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,8 +17,9 @@ import numpy as np
 import torch
 from PIL import Image
 from starlette.middleware import Middleware
+from starlette.requests import Request
 from starlette.responses import PlainTextResponse
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from torch import Tensor
 
 from gmmseg.images import ImageError, load_image
@@ -94,9 +96,9 @@ class LivePage:
             pixels = load_image(path, max_pixels=min(each.max_pixels for each in self.predictors.values()))
             return self._show(pixels)
         except ImageError as error:
-            return self._nothing(f"{Path(path).name}: not a readable image, {error.reason}")
+            return self._refused(Path(path), f"not a readable image, {error.reason}")
         except (ValueError, OSError, RuntimeError, MemoryError) as error:
-            return self._nothing(f"{Path(path).name}: {error or type(error).__name__}")
+            return self._refused(Path(path), str(error) or type(error).__name__)
 
     def pick(self, event: gr.SelectData) -> list[Update]:
         """An example that was clicked."""
@@ -144,6 +146,10 @@ class LivePage:
         photograph = for_screen(Image.fromarray(session.any_view.photograph))
         start: list[Update] = [session, "", slider, photograph, "", gr.File(visible=False)]
         return start + [part for name in views for part in _model_parts(session, name)]
+
+    def _refused(self, file: Path, reason: str) -> list[Update]:
+        """A message about an uploaded file, without the folder that it lies in."""
+        return self._nothing(f"{file.name}: {reason}".replace(f"{file.parent}{os.sep}", ""))
 
     def _nothing(self, message: str) -> list[Update]:
         """An empty page, with a message if there is one."""
@@ -260,18 +266,49 @@ def _example_gallery(examples: Sequence[Example]) -> gr.Gallery:
     )
 
 
+_UPLOADS = ("/gradio_api/upload", "/upload")
+"""Where files themselves are sent to: they may be large, and name nothing."""
+
+
 class NothingFromElsewhere:
-    """Refuses to fetch what an address inside a request's path names: the page shows local files alone."""
+    """Refuses requests that name a file on another machine, which gradio would fetch."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = scope.get("path", "").lower()
-        if scope["type"] == "http" and ("file=http" in path or "/file/http" in path or "proxy=" in path):
-            await PlainTextResponse("files of other machines are not shown", 403)(scope, receive, send)
+        refused = "file=http" in path or "/file/http" in path or "proxy=" in path
+        pending = []
+        if scope["type"] == "http" and scope["method"] == "POST" and path not in _UPLOADS:
+            body = await Request(scope, receive).body()
+            refused = refused or _names_another_machine(body)
+            pending.append({"type": "http.request", "body": body, "more_body": False})
+
+        async def again() -> Message:
+            return pending.pop() if pending else await receive()
+
+        if scope["type"] == "http" and refused:
+            await PlainTextResponse("files of other machines are not shown", 403)(scope, again, send)
         else:
-            await self.app(scope, receive, send)
+            await self.app(scope, again, send)
+
+
+def _names_another_machine(body: bytes) -> bool:
+    """Whether a JSON text gives the path of a file as an address; what is no JSON names none."""
+    try:
+        rest = [json.loads(body)]
+    except (ValueError, RecursionError):
+        return False
+    while rest:
+        value = rest.pop()
+        if isinstance(value, dict):
+            if str(value.get("path", "")).strip().lower().startswith(("http:", "https:")):
+                return True
+            rest.extend(value.values())
+        elif isinstance(value, list):
+            rest.extend(value)
+    return False
 
 
 @contextmanager

@@ -1,0 +1,84 @@
+"""Which models and examples the page opens with."""
+
+import os
+import signal
+import subprocess
+import sys
+import urllib.request
+
+import pytest
+import torch
+
+import gmmseg
+from gmmseg.config import dump_config, load_config
+from gmmseg.run import app
+
+
+@pytest.fixture
+def models(tmp_path):
+    """What `gmmseg demo` leaves: two runs with weights and configuration."""
+    torch.manual_seed(0)
+    for name in ("gmm", "softmax"):
+        folder = tmp_path / "demo" / name
+        gmmseg.build("tiny_unet", num_classes=10, head="softmax").save_pretrained(folder / "best")
+        (folder / "config.yaml").write_text(dump_config(load_config("scenes")))
+    return tmp_path
+
+
+def test_without_a_model_the_demos_are_taken(models):
+    found = app._demo_models(models / "demo")
+    assert list(app._named(found)) == ["gmm", "softmax"]
+    with pytest.raises(FileNotFoundError, match=r"give --model DIR, or train two with `gmmseg demo`"):
+        app._demo_models(models / "elsewhere")
+
+
+def test_models_of_one_name_are_told_apart_and_twice_the_same_is_refused(models):
+    first, second = str(models / "demo/gmm/best"), str(models / "demo/softmax/best")
+    assert list(app._named([first, second])) == [first, second]
+    with pytest.raises(ValueError, match="given twice"):
+        app._named([first, first])
+
+
+def test_examples_are_drawn_for_scenes_and_none_for_bare_weights(models):
+    pytest.importorskip("gradio", reason="the page needs the extra app")
+    found = app._examples(str(models / "demo/gmm"))
+    assert [each.name for each in found] == ["unknown things"] * 3 + ["known things"] * 3
+    assert {tuple(each.image.shape) for each in found} == {(3, 96, 160)}
+    gmmseg.build("tiny_unet", num_classes=2, head="softmax").save_pretrained(models / "bare")
+    assert app._examples(str(models / "bare")) == []
+
+
+def test_a_machine_without_gradio_is_told_what_to_install(models, monkeypatch):
+    monkeypatch.setitem(sys.modules, "gradio", None)
+    monkeypatch.delitem(sys.modules, "gmmseg.report.live", raising=False)
+    with (
+        pytest.raises(ModuleNotFoundError, match=r"pip install 'gmmseg\[app\]'"),
+        app.live_page([], demo=models / "demo"),
+    ):
+        pass
+
+
+def test_the_command_serves_until_it_is_stopped_and_leaves_nothing(models):
+    """`gmmseg app` as the docs print it, after a demo."""
+    pytest.importorskip("gradio", reason="the page needs the extra app")
+    (models / "tmp").mkdir()
+    process = subprocess.Popen(
+        [sys.executable, "-u", "-m", "gmmseg.cli", "app"],
+        cwd=models,
+        env={**os.environ, "TMPDIR": str(models / "tmp")},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        line = process.stdout.readline()
+        assert line.startswith("page: http://127.0.0.1:")
+        with urllib.request.urlopen(line.split()[1], timeout=30) as reply:
+            assert b"gradio" in reply.read()
+        assert len(list((models / "tmp").glob("gmmseg_app_*"))) == 1
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+    finally:
+        process.kill()
+        process.stdout.close()
+    assert list((models / "tmp").glob("gmmseg_app_*")) == []
+    assert sorted(path.name for path in models.iterdir()) == ["demo", "tmp"]
