@@ -45,13 +45,19 @@ class ExportedModel(Protocol):
     def __call__(self, images: Tensor, threshold: float | None = None) -> dict[str, Tensor]: ...
 
 
+class Opener(Protocol):
+    """Opens a file; ``threads`` of the runtime, None: as many as it likes."""
+
+    def __call__(self, path: Path, *, threads: int | None = None) -> ExportedModel: ...
+
+
 @dataclass(frozen=True)
 class Format:
     """How a format's files end, and how they are written and opened."""
 
     suffix: str
     write: Callable[[Segmenter, Tensor, ExportMetadata, Path], None]
-    open: Callable[..., ExportedModel]
+    open: Opener
 
 
 FORMATS = {

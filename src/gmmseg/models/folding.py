@@ -68,8 +68,10 @@ def _linear_first(projection: nn.Module) -> tuple[nn.Linear | None, nn.Module | 
         return None, None
     if isinstance(projection, nn.Linear):
         return projection, None
-    if isinstance(projection, nn.Sequential) and [*map(type, projection)] == [nn.Linear, nn.BatchNorm1d]:
-        return _fused(projection[0], projection[1]), None
+    if isinstance(projection, nn.Sequential) and len(projection) == 2:
+        linear, norm = projection
+        if isinstance(linear, nn.Linear) and isinstance(norm, nn.BatchNorm1d):
+            return _fused(linear, norm), None
     return None, projection
 
 
