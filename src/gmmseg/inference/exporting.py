@@ -45,8 +45,8 @@ class ExportedModel(Protocol):
     def __call__(self, images: Tensor, threshold: float | None = None) -> dict[str, Tensor]: ...
 
 
-class Opens(Protocol):
-    """Opens a file of a format for a runtime with so many ``threads``; None: as many as it likes."""
+class Opener(Protocol):
+    """Opens a file; ``threads`` of the runtime, None: as many as it likes."""
 
     def __call__(self, path: Path, *, threads: int | None = None) -> ExportedModel: ...
 
@@ -57,7 +57,7 @@ class Format:
 
     suffix: str
     write: Callable[[Segmenter, Tensor, ExportMetadata, Path], None]
-    open: Opens
+    open: Opener
 
 
 FORMATS = {

@@ -1,6 +1,6 @@
 """The door to ONNX: a segmenter as a .onnx file, and such a file as something that predicts."""
 
-import io
+import tempfile
 import warnings
 from pathlib import Path
 from types import ModuleType
@@ -35,20 +35,20 @@ def onnx_graph(segmenter: Segmenter, example: Tensor, *, posterior: bool) -> byt
     axes = {name: {0: "batch", 1: "height", 2: "width"} for name in OUTPUTS}
     maps = {0: "batch", 2: "height", 3: "width"}
     torch.onnx.register_custom_op_symbolic("aten::_upsample_bicubic2d_aa", _antialiased_resize, OPSET)
-    buffer = io.BytesIO()
-    with torch.no_grad(), warnings.catch_warnings():
+    with torch.no_grad(), warnings.catch_warnings(), tempfile.TemporaryDirectory() as scratch:
+        path = Path(scratch) / "graph.onnx"
         warnings.simplefilter("ignore")  # sizes that steer Python are compared with the model afterwards
         torch.onnx.export(
             graph,
             (example, torch.tensor(0.0)),
-            buffer,  # type: ignore[arg-type]  # a buffer will do, unless dynamo records
+            path,
             dynamo=False,
             opset_version=OPSET,
             input_names=list(INPUTS),
             output_names=names,
             dynamic_axes={INPUTS[0]: maps, **axes, **({POSTERIOR: maps} if posterior else {})},
         )
-    return buffer.getvalue()
+        return path.read_bytes()
 
 
 def _antialiased_resize(

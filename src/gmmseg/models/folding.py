@@ -68,9 +68,10 @@ def _linear_first(projection: nn.Module) -> tuple[nn.Linear | None, nn.Module | 
         return None, None
     if isinstance(projection, nn.Linear):
         return projection, None
-    parts = list(projection) if isinstance(projection, nn.Sequential) else []
-    if len(parts) == 2 and isinstance(parts[0], nn.Linear) and isinstance(parts[1], nn.BatchNorm1d):
-        return _fused(parts[0], parts[1]), None
+    if isinstance(projection, nn.Sequential) and len(projection) == 2:
+        linear, norm = projection
+        if isinstance(linear, nn.Linear) and isinstance(norm, nn.BatchNorm1d):
+            return _fused(linear, norm), None
     return None, projection
 
 

@@ -12,7 +12,7 @@ import torch
 import gmmseg
 from gmmseg.inference.speed import Contender, Timing, enter, prepare, race, ratio
 from gmmseg.json_tree import JSON
-from gmmseg.models import ZOO, HeadSettings, Segmenter, build
+from gmmseg.models import HEAD_PRESETS, ZOO, Segmenter, build
 from gmmseg.models.segmenter import replace_head
 from gmmseg.run.runs import open_model
 
@@ -51,7 +51,7 @@ def _bench_one(source: str, settings: Race) -> list[JSON]:
     segmenter = fitted_looking(source, settings.classes) if source in ZOO else open_model(source)
     heads = {SOFTMAX if segmenter.mixture is None else GMM: segmenter.eval()}
     if segmenter.mixture is not None and segmenter.points_are_cells:
-        heads[SOFTMAX] = replace_head(segmenter, HeadSettings(kind="softmax")).eval()
+        heads[SOFTMAX] = replace_head(segmenter, HEAD_PRESETS[SOFTMAX]).eval()
     images = torch.rand(1, 3, settings.size, settings.size, generator=torch.Generator().manual_seed(0))
     with tempfile.TemporaryDirectory() as scratch:
         contenders = [
