@@ -63,7 +63,7 @@ class ThresholdScale:
         curve = _curve(calibration, self.unit)
         if calibration is None:
             return f"promises nothing, since the model is not calibrated: {AGAIN}"
-        if curve is None or self.unit == RAW or self.unit == SHARE:
+        if curve is None or self.unit == "raw" or self.unit == "share":
             return f"promises nothing, since the calibration knows no false-alarm rates: {AGAIN}"
         if threshold is None:
             least = 100 * curve.rates[-1]

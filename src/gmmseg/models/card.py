@@ -76,7 +76,7 @@ def _architecture(config: JSON) -> Iterator[str]:
     kind = {
         "gmm": f"Gaussian mixtures, {head.get('components', '?')} components per class",
         "softmax": "softmax",
-    }.get(head.get("kind"), "see config.json")
+    }.get(str(head.get("kind")), "see config.json")
     density = config.get("density")
     beside = "" if density is None else "; a density of the backbone's maps beside it"
     names = config.get("label_names")

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal, TypedDict
 
 import gradio as gr
 import numpy as np
@@ -46,7 +47,17 @@ _INTRODUCTION = (
     "A click on any picture shows what the models say of that pixel."
 )
 _TO_THE_BARS = "() => document.getElementById('pixel').scrollIntoView({block: 'nearest'})"
-_PRIVATE = {"api_visibility": "private", "concurrency_id": "models", "concurrency_limit": 1}
+
+
+class _Private(TypedDict):
+    """How every event is handled: no endpoint for others, and one at a time."""
+
+    api_visibility: Literal["private"]
+    concurrency_id: str
+    concurrency_limit: int
+
+
+_PRIVATE: _Private = {"api_visibility": "private", "concurrency_id": "models", "concurrency_limit": 1}
 
 
 @dataclass(frozen=True)
@@ -123,7 +134,8 @@ class LivePage:
         size = (photograph.shape[1], photograph.shape[0])
         shown = for_screen(Image.fromarray(photograph)).size
         x, y = pixel_at(size, shown, (int(event.index[0]), int(event.index[1])))
-        return [marked(photograph, x, y), fragments.pixel_bars(x, y, self._clicked(session, value, x, y))]
+        clicked = list(self._clicked(session, value, x, y))
+        return [marked(photograph, x, y), fragments.pixel_bars(x, y, clicked)]
 
     def save(self, value: float, session: Session | None) -> Update:
         """The results as a zip file in the temporary folder."""
@@ -227,7 +239,8 @@ def build(page: LivePage) -> gr.Blocks:
             trigger_mode="always_last",
             **_PRIVATE,
         )
-        for picture in [photograph, *(part for each in models for part in each[1:-1])]:
+        pictures = [part for each in models for part in each if isinstance(part, gr.Image)]
+        for picture in [photograph, *pictures]:
             picture.select(
                 page.click, [slider, session], [photograph, bars], show_progress="hidden", **_PRIVATE
             ).then(None, js=_TO_THE_BARS)

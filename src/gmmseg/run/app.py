@@ -76,6 +76,8 @@ def _examples(source: str) -> "list[Example]":
         dataset = validation_data(config.data)
     except (OSError, ValueError):  # the data of the run have moved: people bring their own images
         return []
+    if dataset is None:
+        return []
     step = max(1, len(dataset) // _EXAMPLES)
     chosen = [dataset[index] for index in range(0, len(dataset), step)[:_EXAMPLES]]
     return [Example(sample.image, Path(sample.name).name) for sample in chosen]
