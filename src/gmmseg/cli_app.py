@@ -29,7 +29,7 @@ def app(
 ) -> None:
     """Open a page to try models on: drop an image, move the threshold, click a pixel, save the results.
 
-    Needs the extra app: pip install 'gmmseg[app]'. Nothing leaves this machine.
+    Needs gradio, the extra called app. Nothing leaves this machine.
     """
     from gmmseg.run.app import LOOPBACK, live_page
 

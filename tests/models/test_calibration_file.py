@@ -23,6 +23,7 @@ from gmmseg.models.calibration_file import (
     Threshold,
     write_calibration,
 )
+from gmmseg.models.card import CARD_FILE
 from gmmseg.models.false_alarms import FalseAlarmCurve, FalseAlarms, Promise
 from gmmseg.models.saving import CONFIG_FILE, WEIGHTS_FILE, digest
 
@@ -190,12 +191,12 @@ def test_writing_it_leaves_weights_and_configuration_alone(folder, calibration):
     write_calibration(replace(calibration, temperature=2.0), folder)
     assert all((folder / name).read_bytes() == content for name, content in before.items())
     assert gmmseg.from_pretrained(folder).temperature == 2.0
-    assert sorted(os.listdir(folder)) == sorted([*before, CALIBRATION_FILE])
+    assert sorted(os.listdir(folder)) == sorted([*before, CALIBRATION_FILE, CARD_FILE])
 
 
 def test_saving_without_one_removes_that_of_the_weights_before(folder, segmenter):
     segmenter.save_pretrained(folder)
-    assert sorted(os.listdir(folder)) == [CONFIG_FILE, WEIGHTS_FILE]
+    assert sorted(os.listdir(folder)) == sorted([CARD_FILE, CONFIG_FILE, WEIGHTS_FILE])
 
 
 def test_weights_that_changed_since_are_saved_without_it_and_with_a_warning(folder):
