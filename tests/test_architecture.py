@@ -39,7 +39,7 @@ DOORS = {
     "annotated_types": {"bounds.py"},
     "yaml": {"config.py"},
     "pydantic": {"config.py"},
-    "typer": {"cli.py", "cli_adapt.py", "cli_options.py", "cli_shared.py", "terminal.py"},
+    "typer": {"cli.py", "cli_adapt.py", "cli_monitor.py", "cli_options.py", "cli_shared.py", "terminal.py"},
     "huggingface_hub": {"models/saving.py", "models/hub.py"},
     "av": {"inference/video.py"},
     "h5py": {"evaluation/score_files.py"},

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from gmmseg.cli_adapt import adapt
+from gmmseg.cli_monitor import monitor, object_files
 from gmmseg.cli_options import (
     BoundariesOption,
     CalibrateOption,
@@ -24,6 +25,8 @@ from gmmseg.cli_options import (
     MinAreaOption,
     Model,
     ModelOption,
+    ObjectAreaOption,
+    ObjectsOption,
     OverridesArgument,
     PassesOption,
     PerOption,
@@ -70,6 +73,7 @@ app = typer.Typer(
 data_app = typer.Typer(no_args_is_help=True, help="Check and list data sets.")
 app.add_typer(data_app, name="data")
 app.command()(adapt)
+app.command()(monitor)
 
 
 def _show_version(wanted: bool) -> None:
@@ -373,6 +377,8 @@ def predict(
     raw: Annotated[
         bool, typer.Option(help="Also write labels, posterior, anomaly and p-values as .npz.")
     ] = False,
+    objects: ObjectsOption = False,
+    min_area: ObjectAreaOption = None,
     window: WindowOption = None,
     stride: StrideOption = None,
     short_side: ShortSideOption = None,
@@ -392,9 +398,10 @@ def predict(
         max_pixels=max_pixels or MAX_PIXELS,
         device=state.device,
     )
+    collected = object_files(predictor.segmenter, model, objects, min_area)
     _tell_threshold(model, predictor.segmenter.calibration, state.is_main_process)
     with Bar("predicting") as bar:
-        summary = predict_files(predictor, inputs, out, raw=raw, progress=bar)
+        summary = predict_files(predictor, inputs, out, raw=raw, objects=collected, progress=bar)
     _tell_summary(summary, state.is_main_process)
 
 

@@ -2,10 +2,14 @@
 
 from gmmseg.images import ImageError, load_image
 from gmmseg.inference.calibrating import calibrate
+from gmmseg.inference.object_files import ObjectFiles
+from gmmseg.inference.objects import UnknownObject, unknown_objects
 from gmmseg.inference.predict_files import PredictSummary, predict_files
 from gmmseg.inference.prediction import Prediction
 from gmmseg.inference.predictor import Predictor
 from gmmseg.inference.thresholds import ScoreHistogram
+from gmmseg.inference.tracking import ObjectTracker
+from gmmseg.inference.watching import Monitor, Observation
 from gmmseg.inference.windows import Maps, sliding, whole
 from gmmseg.models.false_alarms import FalseAlarms
 
@@ -13,13 +17,19 @@ __all__ = [
     "FalseAlarms",
     "ImageError",
     "Maps",
+    "Monitor",
+    "ObjectFiles",
+    "ObjectTracker",
+    "Observation",
     "PredictSummary",
     "Prediction",
     "Predictor",
     "ScoreHistogram",
+    "UnknownObject",
     "calibrate",
     "load_image",
     "predict_files",
     "sliding",
+    "unknown_objects",
     "whole",
 ]
