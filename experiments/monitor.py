@@ -3,9 +3,9 @@
     python experiments/monitor.py scenes --model DIR [--cache FILE]
     python experiments/monitor.py table
 
-Two numbers per image are found once (--cache): of built-in scenes as they are, with fog, brighter, darker, and
-with unknown things in them. Streams are then drawn from these numbers, a thousand of each kind. Normal
-streams: a random order of all normal scenes, the first 100 to calibrate on; and long ones, calibration
+Two numbers per image are found once (--cache): of built-in scenes as they are, with fog, brighter, darker,
+and with unknown things or patches of coloured noise in them. Streams are then drawn from these numbers, a
+thousand of each kind. Normal streams: a random order of all normal scenes, the first 100 to calibrate on; and long ones, calibration
 images and stream drawn with replacement. Changed streams: 100 calibration images and 200 normal ones drawn
 so, then images of one kind. All streams of a kind run side by side, on numbers alone; the first is compared
 with the library's Monitor.
@@ -28,7 +28,7 @@ from gmmseg.inference import Monitor, Predictor
 from gmmseg.inference.betting import EXPONENTS, log_wins, unspent
 from gmmseg.inference.image_statistics import STATISTICS, bin_of, image_statistics, level_of
 from gmmseg.models import Calibration
-from gmmseg.models.reference_images import CONDITIONS, ReferenceCounts
+from gmmseg.models.reference_images import CONDITIONS, OBJECTS, ReferenceCounts
 from gmmseg.models.saving import digest
 
 RESULTS = Path(__file__).parent / "results" / "monitor"
@@ -39,6 +39,7 @@ AFTER = 300  # images after it
 LONG = 3000
 NORMAL, CHANGED = 400, 100  # images
 FOG = (200, 205, 210)
+THINGS = ("unknown objects", "patches of noise")
 
 
 def foggy(image: Tensor, share: float) -> Tensor:
@@ -52,6 +53,17 @@ def brighter(image: Tensor, factor: float) -> Tensor:
     return (image * factor).clamp(0, 255).round().to(torch.uint8)
 
 
+def with_patch(image: Tensor, index: int) -> Tensor:
+    """An image (3 h w) uint8 with a square of coloured noise in it, a fifth of its shorter side wide."""
+    rng = np.random.default_rng((7, index))
+    side = min(image.shape[-2:]) // 5
+    top, left = (int(rng.integers(0, length - side)) for length in image.shape[-2:])
+    marked = image.clone()
+    noise = rng.integers(0, 256, (3, side, side), dtype=np.uint8)
+    marked[:, top : top + side, left : left + side] = torch.from_numpy(noise)
+    return marked
+
+
 def images_by_kind() -> dict[str, Iterator[Tensor]]:
     """Images by what has happened to them; the changed ones are of other scenes than the normal ones."""
     normal, others = Scenes("test", length=NORMAL), Scenes("test", length=CHANGED, seed=1)
@@ -63,6 +75,7 @@ def images_by_kind() -> dict[str, Iterator[Tensor]]:
         "brighter 1.5": (brighter(others[index].image, 1.5) for index in range(CHANGED)),
         "darker 0.5": (brighter(others[index].image, 0.5) for index in range(CHANGED)),
         "unknown objects": (strange[index].image for index in range(CHANGED)),
+        "patches of noise": (with_patch(others[index].image, index) for index in range(CHANGED)),
     }
 
 
@@ -157,7 +170,7 @@ def changed_streams(pools: dict[str, NDArray], count: int, rng: np.random.Genera
         first = at.min(1)
         noticed = np.isfinite(first) & (first >= BEFORE)
         delay = first[noticed] - BEFORE + 1
-        named = STATISTICS[0] if kind == "unknown objects" else CONDITIONS
+        named = OBJECTS if kind in THINGS else CONDITIONS
         which = at[noticed].argmin(1) == STATISTICS.index(named)
         found[kind] = {
             "too_early": float((first < BEFORE).mean()),

@@ -88,5 +88,5 @@ def test_references_count_every_image_in_any_order():
 
 @pytest.mark.parametrize("broken", [((), ()), ((1.0,), (1, 2)), ((2.0, 1.0), (1, 1)), ((1.0,), (0,))])
 def test_counts_that_cannot_be_are_refused(broken):
-    with pytest.raises(ValueError, match="levels|counts"):
+    with pytest.raises(ValueError, match=r"levels|counts"):
         ReferenceCounts(*broken)

@@ -2,7 +2,11 @@
 
 import io
 import json
+import runpy
 import sys
+import warnings
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +15,9 @@ from PIL import Image
 
 import gmmseg
 from gmmseg import cli, distributed
+from gmmseg.data import Scenes
 from gmmseg.inference import Predictor, calibrate
+from gmmseg.labels import LabelSpace
 from gmmseg.models.calibration_file import write_calibration
 from gmmseg.models.reference_images import CONDITIONS
 from gmmseg.run import open_monitor
@@ -44,8 +50,6 @@ def pixels(seed, brightness=0):
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    from gmmseg.labels import LabelSpace
-
     torch.manual_seed(0)
     segmenter = gmmseg.build("tiny_unet", num_classes=2, head="softmax")
     space = LabelSpace(("left", "right"), ((0, 0, 0), (9, 9, 9)))
@@ -137,8 +141,6 @@ def test_bad_input_is_one_line(model, monitor, tmp_path, monkeypatch):
 
 
 def test_an_older_calibration_is_refused_with_the_command(model, monitor, tmp_path):
-    from dataclasses import replace
-
     segmenter = gmmseg.from_pretrained(model)
     segmenter.save_pretrained(tmp_path / "old")
     write_calibration(replace(segmenter.calibration, image_statistics={}), tmp_path / "old")
@@ -164,3 +166,14 @@ def test_frames_of_a_video_are_watched_and_a_cut_one_is_named(model, monitor, tm
     assert frames[0]["name"] == "clip.mkv/000000"
     assert "cut off" in broken["error"]
     assert last["summary"]["images"] == len(frames)
+
+
+def test_the_example_notices_the_fog(tmp_path, capsys):
+    torch.manual_seed(0)
+    segmenter = gmmseg.build("tiny_unet", num_classes=10, head="softmax")
+    with warnings.catch_warnings(action="ignore"):  # nobody has trained it
+        segmenter.calibration = calibrate(Predictor(segmenter), Scenes("val", length=40))
+    segmenter.save_pretrained(tmp_path)
+    example = Path(__file__).parents[2] / "examples" / "monitor.py"
+    assert runpy.run_path(str(example))["main"](["--model", str(tmp_path)]) == CONDITIONS
+    assert "strangest: scenes_test_" in capsys.readouterr().out

@@ -23,7 +23,7 @@ def image_statistics(scores: NDArray[np.float32]) -> dict[str, float]:
     if bool(np.isnan(scores).any()):
         raise ValueError(NOT_FINITE)
     finite = np.clip(scores, -_LARGEST, _LARGEST).astype(np.float64)
-    middle, high, top = np.quantile(finite, (0.5, 0.75, 0.99))
+    middle, high, top = np.quantile(finite, (0.5, 0.9, 0.99))
     return {OBJECTS: float(np.clip(top - high, 0, _LARGEST)), CONDITIONS: float(middle)}
 
 
