@@ -19,6 +19,7 @@ from gmmseg.cli_classes import add_class, merge_classes, remove_class, rename_cl
 from gmmseg.cli_explain import explain
 from gmmseg.cli_export import bench, export
 from gmmseg.cli_masks import convert_masks
+from gmmseg.cli_monitor import monitor, object_files
 from gmmseg.cli_options import (
     BoundariesOption,
     CalibrateOption,
@@ -30,6 +31,8 @@ from gmmseg.cli_options import (
     MinAreaOption,
     Model,
     ModelOption,
+    ObjectAreaOption,
+    ObjectsOption,
     OverridesArgument,
     PassesOption,
     PerOption,
@@ -76,6 +79,7 @@ data_app = typer.Typer(no_args_is_help=True, help="Check and list data sets.")
 app.add_typer(data_app, name="data")
 app.command()(adapt)
 app.command(name="app")(live_page)
+app.command()(monitor)
 
 
 def _show_version(wanted: bool) -> None:
@@ -383,6 +387,8 @@ def predict(
     raw: Annotated[
         bool, typer.Option(help="Also write labels, posterior, anomaly and p-values as .npz.")
     ] = False,
+    objects: ObjectsOption = False,
+    min_area: ObjectAreaOption = None,
     window: WindowOption = None,
     stride: StrideOption = None,
     short_side: ShortSideOption = None,
@@ -396,9 +402,10 @@ def predict(
     state = run.join_processes()
     view = InferenceSettings(short_side, window, stride)
     predictor = run.open_predictor(model, view, max_pixels=max_pixels, device=state.device)
+    collected = object_files(predictor, model, objects, min_area)
     _tell_threshold(model, predictor.calibration, state.is_main_process)
     with Bar("predicting") as bar:
-        summary = predict_files(predictor, inputs, out, raw=raw, progress=bar)
+        summary = predict_files(predictor, inputs, out, raw=raw, objects=collected, progress=bar)
     _tell_summary(summary, state.is_main_process)
 
 

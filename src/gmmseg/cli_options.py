@@ -103,3 +103,15 @@ MinAreaOption = Annotated[
     int | None,
     typer.Option(min=1, help="With --per image: smaller regions are neither shown nor an alarm. Default: 1."),
 ]
+ObjectsOption = Annotated[
+    bool,
+    typer.Option("--objects", help="Also write unknown objects: objects.json (COCO), pictures with boxes."),
+]
+ObjectAreaOption = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="With --objects: pixels of the smallest object. Default: that of the calibration's promise per "
+        "image, else 1/2000 of the image.",
+    ),
+]

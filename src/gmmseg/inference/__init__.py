@@ -5,10 +5,14 @@ from gmmseg.inference.calibrating import calibrate
 from gmmseg.inference.explaining import Explanation, explain
 from gmmseg.inference.exported_predictor import ExportedPrediction, ExportedPredictor
 from gmmseg.inference.exporting import ExportError, ExportReport, export, open_exported
+from gmmseg.inference.object_files import ObjectFiles
+from gmmseg.inference.objects import UnknownObject, unknown_objects
 from gmmseg.inference.predict_files import PredictSummary, predict_files
 from gmmseg.inference.prediction import Prediction
 from gmmseg.inference.predictor import Predictor
 from gmmseg.inference.thresholds import ScoreHistogram
+from gmmseg.inference.tracking import ObjectTracker
+from gmmseg.inference.watching import Monitor, Observation
 from gmmseg.inference.windows import Maps, sliding, whole
 from gmmseg.models.false_alarms import FalseAlarms
 
@@ -21,10 +25,15 @@ __all__ = [
     "FalseAlarms",
     "ImageError",
     "Maps",
+    "Monitor",
+    "ObjectFiles",
+    "ObjectTracker",
+    "Observation",
     "PredictSummary",
     "Prediction",
     "Predictor",
     "ScoreHistogram",
+    "UnknownObject",
     "calibrate",
     "explain",
     "export",
@@ -32,5 +41,6 @@ __all__ = [
     "open_exported",
     "predict_files",
     "sliding",
+    "unknown_objects",
     "whole",
 ]

@@ -18,6 +18,7 @@ from torch.nn import functional as F
 
 from gmmseg import distributed
 from gmmseg.inference.image_losses import EXACT, ImageLosses, LossCurve, alarm_level
+from gmmseg.inference.image_statistics import ReferenceImages
 from gmmseg.inference.predictor import Predictor
 from gmmseg.inference.readings import Fused
 from gmmseg.inference.thresholds import ScoreHistogram
@@ -230,6 +231,7 @@ class _Findings:
         self.applied = applied
         self.histogram = ScoreHistogram()
         self.false_alarms = FalseAlarmCounts(min_area)
+        self.images = ReferenceImages()
         self.temperature = TemperatureFit()
         self.typical = TypicalEvidence(num_classes) if num_classes else None
 
@@ -238,6 +240,7 @@ class _Findings:
         labelled = sample.labels != IGNORE
         known = labelled.flatten().nonzero().squeeze(1)
         self.histogram.update(maps.anomaly[0].cpu().flatten()[known])
+        self.images.update(maps.anomaly[0].float().cpu().numpy())
         if len(known) == 0:
             return
         self.false_alarms.update(maps.anomaly[0], maps.logits[0].argmax(0), labelled)
@@ -253,6 +256,7 @@ class _Findings:
         """Take in what all processes have seen."""
         self.histogram.merge_processes()
         self.false_alarms.merge_processes()
+        self.images.merge_processes()
         self.temperature.merge_processes()
         if self.typical is not None:
             self.typical.merge_processes()
@@ -311,6 +315,7 @@ def calibrate(
         moments=moments,
         inference=predictor.inference,
         false_alarms=found.false_alarms.curves(alphas),
+        image_statistics=found.images.counts(),
     )
 
 

@@ -53,6 +53,10 @@ class ExportedPredictor:
         return None if tree is None else calibration_of(tree)
 
     @property
+    def class_names(self) -> tuple[str, ...]:
+        return self.metadata.classes
+
+    @property
     def colours(self) -> Colours:
         return self.metadata.colours
 

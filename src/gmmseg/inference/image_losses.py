@@ -25,7 +25,7 @@ STEP = 1.01
 """Of a curve that is kept, a rate is at most this many times the next one, unless there is none between."""
 _LOWEST = float(np.finfo(np.float32).min)
 _MOST_WAITING = 1 << 22  # entries not summed up yet: 64 MB
-_EIGHT_CONNECTED = np.ones((3, 3), dtype=np.int64)
+EIGHT_CONNECTED = np.ones((3, 3), dtype=np.int64)
 
 Scores = NDArray[np.float32]
 Region = NDArray[np.bool_]
@@ -183,7 +183,7 @@ def large_components(region: Region, min_area: int) -> Region:
     """The parts (h w) of a region (h w) that lie in components of at least ``min_area`` pixels."""
     if min_area == 1:
         return region
-    labels, count = ndimage.label(region, structure=_EIGHT_CONNECTED)
+    labels, count = ndimage.label(region, structure=EIGHT_CONNECTED)
     large = np.bincount(labels.ravel(), minlength=count + 1) >= min_area
     large[0] = False
     return large[labels]

@@ -1,4 +1,4 @@
-"""Which files to predict, and what to call what becomes of them."""
+"""Which files to predict, what to call what becomes of them, and the images in them."""
 
 import os
 from collections import deque
@@ -6,8 +6,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from gmmseg.images import IMAGE_SUFFIXES
-from gmmseg.inference.video import VIDEO_SUFFIXES
+from torch import Tensor
+
+from gmmseg.images import IMAGE_SUFFIXES, load_image
+from gmmseg.inference.video import VIDEO_SUFFIXES, frames
 
 
 @dataclass(frozen=True)
@@ -22,7 +24,16 @@ class Input:
         return self.path.suffix.lower() in VIDEO_SUFFIXES
 
 
-def find_inputs(paths: Iterable[str | os.PathLike], out_dir: Path) -> list[Input]:
+def images_of(item: Input, max_pixels: int) -> Iterator[tuple[str, Tensor]]:
+    """The one image or the many frames of ``item``, one after the other: name and pixels (3 h w)."""
+    if not item.is_video:
+        yield item.name, load_image(item.path, max_pixels=max_pixels)
+        return
+    for index, frame in enumerate(frames(item.path, max_pixels=max_pixels)):
+        yield f"{item.name}/{index:06d}", load_image(frame)
+
+
+def find_inputs(paths: Iterable[str | os.PathLike], out_dir: Path | None = None) -> list[Input]:
     """Files as they are given; of folders, all images and videos in them, deep down, without ``out_dir``.
 
     Names are paths relative to the folder given, prefixed with its name when there are several inputs. A file
@@ -39,10 +50,10 @@ def find_inputs(paths: Iterable[str | os.PathLike], out_dir: Path) -> list[Input
     ]
 
 
-def _check(path: Path, out_dir: Path) -> None:
+def _check(path: Path, out_dir: Path | None) -> None:
     if not path.exists():
         raise FileNotFoundError(f"{path}: no such file or folder")
-    if path.is_dir() and _same(path, out_dir):
+    if out_dir is not None and path.is_dir() and _same(path, out_dir):
         raise ValueError(
             f"{out_dir}: predictions would be written among the images; choose another output folder"
         )
@@ -52,7 +63,7 @@ def _same(first: Path, second: Path) -> bool:
     return first.resolve() == second.resolve()
 
 
-def _files(root: Path, out_dir: Path, *, prefix: bool) -> Iterator[tuple[Path, str]]:
+def _files(root: Path, out_dir: Path | None, *, prefix: bool) -> Iterator[tuple[Path, str]]:
     """Files under ``root`` in order, each with its name."""
     if not root.is_dir():
         yield root, root.name
@@ -65,13 +76,13 @@ def _files(root: Path, out_dir: Path, *, prefix: bool) -> Iterator[tuple[Path, s
                 yield path, str(Path(root.resolve().name) / relative if prefix else relative)
 
 
-def _folders(root: Path, out_dir: Path) -> Iterator[tuple[Path, list[str]]]:
+def _folders(root: Path, out_dir: Path | None) -> Iterator[tuple[Path, list[str]]]:
     """``root`` and the folders in it, deep down, each once, with the names of its files in order.
 
     Folders that links lead to come last, so that a folder with a place of its own is found there; one
     that was found already, as where a link leads back up, is left out.
     """
-    seen = {out_dir.resolve()}
+    seen = set() if out_dir is None else {out_dir.resolve()}
     starts = deque([root])
     while starts:
         for path, subfolders, names in os.walk(starts.popleft()):

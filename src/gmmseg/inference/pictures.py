@@ -1,6 +1,8 @@
 """Predictions as pictures: label maps, overlays, heat maps, masks. Arrays in, PIL images out."""
 
 import colorsys
+import io
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,6 +11,8 @@ from PIL import Image, ImageDraw, ImageFont
 from gmmseg.labels import IGNORE
 
 Colours = tuple[tuple[int, int, int], ...]
+Box = tuple[int, int, int, int]
+"""Left, top, width and height in pixels."""
 
 # Dark to bright at an even pace, so that brightness alone (a grey print, a colour-blind eye) tells the order.
 _HEAT = (
@@ -23,6 +27,7 @@ _HEAT = (
 )
 _INK, _PAPER = (30, 33, 38), (255, 255, 255)
 _OUTLINE = (255, 64, 160)  # of no class in the sets that come with colours, and seen on dark and on bright
+_FRAME = (200, 0, 90)
 _SMALLEST_SCALE = 260  # pixels: narrower, the numbers beneath the bar would run into each other
 
 Scores = NDArray[np.float32] | NDArray[np.float64]
@@ -88,6 +93,30 @@ def _around(mask: NDArray[np.bool], reach: int) -> NDArray[np.bool]:
         padded = np.pad(grown, 1)
         grown = padded[:-2, 1:-1] | padded[2:, 1:-1] | padded[1:-1, :-2] | padded[1:-1, 2:] | grown
     return grown & ~mask
+
+
+def with_boxes(picture: Image.Image, boxes: Sequence[Box], captions: Sequence[str]) -> Image.Image:
+    """A copy of a picture with a frame round each box (left, top, width, height) and its caption."""
+    marked = picture.copy()
+    draw = ImageDraw.Draw(marked)
+    shorter = min(picture.size)
+    line = max(1, shorter // 200)
+    font = ImageFont.load_default(min(max(shorter // 24, 9), 40))
+    for (left, top, width, height), caption in zip(boxes, captions):
+        frame = (left - line, top - line, left + width + line - 1, top + height + line - 1)
+        draw.rectangle(frame, outline=_FRAME, width=line)
+        _, _, wide, high = draw.textbbox((0, 0), caption, font)
+        at = (min(max(left, 0), max(picture.width - wide, 0)), max(top - high - 2 * line, 0))
+        draw.rectangle((*at, at[0] + wide, at[1] + high), _FRAME)
+        draw.text(at, caption, _PAPER, font)
+    return marked
+
+
+def encoded(picture: Image.Image, kind: str) -> bytes:
+    """The content of a file of this kind, png or jpeg."""
+    buffer = io.BytesIO()
+    picture.save(buffer, kind, quality=90) if kind == "jpeg" else picture.save(buffer, kind)
+    return buffer.getvalue()
 
 
 def mask_picture(mask: NDArray[np.bool]) -> Image.Image:

@@ -3,7 +3,7 @@
 import errno
 import io
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NotRequired, Protocol, TypedDict
@@ -11,22 +11,24 @@ from typing import NotRequired, Protocol, TypedDict
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image
 from torch import Tensor
 
 from gmmseg import distributed
 from gmmseg.atomic import write_bytes
-from gmmseg.images import ImageError, load_image
+from gmmseg.images import ImageError
 from gmmseg.inference.image_losses import large_components
-from gmmseg.inference.inputs import Input, find_inputs
+from gmmseg.inference.inputs import Input, find_inputs, images_of
+from gmmseg.inference.object_files import ObjectFiles
 from gmmseg.inference.pictures import (
     Colours,
+    encoded,
     heat_map,
     label_picture,
     mask_picture,
     overlay,
 )
-from gmmseg.inference.video import frame_count, frames
+from gmmseg.inference.prediction import Prediction
+from gmmseg.inference.video import frame_count
 from gmmseg.models import Calibration
 from gmmseg.samples import Progress
 
@@ -51,7 +53,17 @@ class FilePredictor(Protocol):
     def calibration(self) -> Calibration | None: ...
     @property
     def colours(self) -> Colours: ...
+    @property
+    def class_names(self) -> Sequence[str] | None: ...
     def strips(self, pixels: Tensor) -> Iterator[PredictedRows]: ...
+
+
+class _Arrays(TypedDict):
+    """What a file of raw values holds: labels and anomaly (h w), posterior (c h w)."""
+
+    labels: NDArray[np.uint8]
+    anomaly: NDArray[np.float32]
+    posterior: NotRequired[NDArray[np.float32]]
 
 
 @dataclass(frozen=True)
@@ -69,6 +81,7 @@ def predict_files(
     out_dir: str | os.PathLike,
     *,
     raw: bool = False,
+    objects: ObjectFiles | None = None,
     progress: Progress | None = None,
 ) -> PredictSummary:
     """Predict every image and every frame of every video among ``inputs`` (files and folders).
@@ -76,7 +89,8 @@ def predict_files(
     Of ``photos/a.jpg``, given as ``photos``, come ``labels/a.jpg.png`` (palette), ``overlay/a.jpg.jpg``,
     ``anomaly/a.jpg.png`` (heat map), ``unknown/a.jpg.png`` (255 where the segmenter's threshold says so, if
     it has one) and, with ``raw``, ``raw/a.jpg.npz`` (labels, posterior, anomaly, and p_values where the
-    calibration knows them); of a video one of each per frame, in a folder of its name. Files that cannot be
+    calibration knows them); of a video one of each per frame, in a folder of its name. Given ``objects``,
+    also ``objects/a.jpg.jpg`` (overlay with boxes) and, of all images, ``objects.json``. Files that cannot be
     read are listed in the summary; the others are done. With several processes each does its share of the
     files, and the summary is of all.
     """
@@ -90,8 +104,8 @@ def predict_files(
     failed: list[tuple[str, str]] = []
     for item in mine:
         try:
-            for name, pixels in _images(item, predictor.max_pixels):
-                _write(out, _outputs(predictor, pixels, name, raw=raw))
+            for name, pixels in images_of(item, predictor.max_pixels):
+                _write(out, _outputs(predictor, pixels, item, name, raw=raw, objects=objects))
                 done += 1
                 if progress:
                     progress(done + len(failed), total, name)
@@ -102,6 +116,8 @@ def predict_files(
     parts = distributed.gather_objects((done, failed))
     failures = dict(failure for _, part in parts for failure in part)
     in_order = tuple((item.name, failures[item.name]) for item in found if item.name in failures)
+    if objects is not None:
+        objects.write(out, [item.name for item in found])
     return PredictSummary(out, sum(count for count, _ in parts), in_order)
 
 
@@ -122,36 +138,50 @@ def _total(found: list[Input]) -> int | None:
     return sum(known) if len(known) == len(counts) else None
 
 
-def _images(item: Input, max_pixels: int) -> Iterator[tuple[str, Tensor]]:
-    """The one image or the many frames of ``item``: output name and pixels (3 h w)."""
-    if not item.is_video:
-        yield item.name, load_image(item.path, max_pixels=max_pixels)
-        return
-    for index, frame in enumerate(frames(item.path, max_pixels=max_pixels)):
-        yield f"{item.name}/{index:06d}", load_image(frame)
-
-
 def _outputs(
-    predictor: FilePredictor, pixels: Tensor, name: str, *, raw: bool
+    predictor: FilePredictor,
+    pixels: Tensor,
+    item: Input,
+    name: str,
+    *,
+    raw: bool,
+    objects: ObjectFiles | None,
 ) -> Iterator[tuple[str, bytes]]:
-    """Relative path and content of each file that one image becomes."""
-    arrays = _predict(predictor, pixels, posterior=raw)
+    """Relative path and content of each file that one image or frame of ``item`` becomes."""
+    arrays = _predict(predictor, pixels, posterior=raw or objects is not None)
     labels, anomaly = arrays["labels"], arrays["anomaly"]
     calibration, colours = predictor.calibration, predictor.colours
     threshold = None if calibration is None else calibration.threshold
     unknown = None if calibration is None else _unknown(anomaly, calibration)
     photograph = (pixels.movedim(0, -1) * 255).round().to(torch.uint8).numpy()
-    yield f"labels/{name}.png", _encoded(label_picture(labels, colours), "png")
-    yield f"overlay/{name}.jpg", _encoded(overlay(photograph, labels, colours, unknown), "jpeg")
-    yield f"anomaly/{name}.png", _encoded(heat_map(anomaly, threshold), "png")
+    overlaid = overlay(photograph, labels, colours, unknown)
+    yield f"labels/{name}.png", encoded(label_picture(labels, colours), "png")
+    yield f"overlay/{name}.jpg", encoded(overlaid, "jpeg")
+    yield f"anomaly/{name}.png", encoded(heat_map(anomaly, threshold), "png")
     if unknown is not None:
-        yield f"unknown/{name}.png", _encoded(mask_picture(unknown), "png")
+        yield f"unknown/{name}.png", encoded(mask_picture(unknown), "png")
     if raw:
-        buffer = io.BytesIO()
-        p_values = None if calibration is None else calibration.p_values(torch.from_numpy(anomaly))
-        more = {} if p_values is None else {"p_values": p_values.numpy()}
-        np.savez(buffer, allow_pickle=False, **arrays, **more)
-        yield f"raw/{name}.npz", buffer.getvalue()
+        yield f"raw/{name}.npz", _raw(arrays, calibration)
+    if objects is not None:
+        boxed = objects.add(item, name, _prediction(arrays, calibration), overlaid)
+        yield f"objects/{name}.jpg", encoded(boxed, "jpeg")
+
+
+def _raw(arrays: _Arrays, calibration: Calibration | None) -> bytes:
+    """The content of a file of raw values."""
+    buffer = io.BytesIO()
+    p_values = None if calibration is None else calibration.p_values(torch.from_numpy(arrays["anomaly"]))
+    more = {} if p_values is None else {"p_values": p_values.numpy()}
+    np.savez(buffer, allow_pickle=False, **arrays, **more)
+    return buffer.getvalue()
+
+
+def _prediction(arrays: _Arrays, calibration: Calibration | None) -> Prediction:
+    """The same as a Prediction; arrays must hold the posterior."""
+    labels, posterior, anomaly = (
+        torch.from_numpy(each) for each in (arrays["labels"], arrays["posterior"], arrays["anomaly"])
+    )
+    return Prediction(labels, posterior, anomaly, calibration)
 
 
 def _unknown(anomaly: NDArray[np.float32], calibration: Calibration) -> NDArray[np.bool_] | None:
@@ -159,14 +189,6 @@ def _unknown(anomaly: NDArray[np.float32], calibration: Calibration) -> NDArray[
     if calibration.threshold is None:
         return None
     return large_components(anomaly > np.float32(calibration.threshold), calibration.min_area)
-
-
-class _Arrays(TypedDict):
-    """What a file of raw values holds: labels and anomaly (h w), posterior (c h w)."""
-
-    labels: NDArray[np.uint8]
-    anomaly: NDArray[np.float32]
-    posterior: NotRequired[NDArray[np.float32]]
 
 
 def _predict(predictor: FilePredictor, pixels: Tensor, *, posterior: bool) -> _Arrays:
@@ -186,13 +208,7 @@ def _predict(predictor: FilePredictor, pixels: Tensor, *, posterior: bool) -> _A
 def _posterior_of(strip: PredictedRows) -> Tensor:
     if strip.posterior is None:
         raise ValueError(
-            "raw values hold the posterior, and this model was exported without it: export it with "
-            "--posterior, or leave out --raw"
+            "raw values and objects need the posterior, and this model was exported without it: export it "
+            "with --posterior, or leave out --raw and --objects"
         )
     return strip.posterior.cpu()
-
-
-def _encoded(picture: Image.Image, kind: str) -> bytes:
-    buffer = io.BytesIO()
-    picture.save(buffer, kind, quality=90) if kind == "jpeg" else picture.save(buffer, kind)
-    return buffer.getvalue()

@@ -142,6 +142,11 @@ class Predictor:
         return self.segmenter.calibration
 
     @property
+    def class_names(self) -> tuple[str, ...] | None:
+        """Names of the classes; None where the model has none."""
+        return self.segmenter.label_names
+
+    @property
     def colours(self) -> Colours:
         """One for each class: the model's, or made up where it has none."""
         return self.segmenter.colours or default_colours(self.segmenter.num_classes)

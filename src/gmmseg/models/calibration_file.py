@@ -18,6 +18,7 @@ from gmmseg.json_tree import JSON, Value
 from gmmseg.labels import difference_of_classes
 from gmmseg.models.false_alarms import PIXEL, FalseAlarmCurve, FalseAlarms, Per, Promise
 from gmmseg.models.inference_settings import InferenceSettings
+from gmmseg.models.reference_images import ReferenceCounts
 from gmmseg.models.weights import WeightsError
 
 CALIBRATION_FILE = "calibration.json"
@@ -108,6 +109,8 @@ class Calibration:
     """How images were looked at: in another size or other windows scores differ. None: not recorded."""
     false_alarms: Mapping[str, FalseAlarmCurve] = field(default_factory=dict)
     """What every threshold promises, per PIXEL and per IMAGE (regions of at least ``min_area`` pixels)."""
+    image_statistics: Mapping[str, ReferenceCounts] = field(default_factory=dict)
+    """Statistics of the calibration images as a whole, which `gmmseg monitor` compares others with."""
     version: str = field(default_factory=lambda: gmmseg.__version__)
     """Of the library that found it."""
 
@@ -116,6 +119,7 @@ class Calibration:
         _check_values("thresholds", self.thresholds, Threshold)
         _check_values("moments", self.moments, ScoreMoments)
         _check_values("false_alarms", self.false_alarms, FalseAlarmCurve)
+        _check_values("image_statistics", self.image_statistics, ReferenceCounts)
         if self.score == FUSED and not self.moments:
             raise ValueError("the fused score needs the moments of its parts")
 
@@ -308,7 +312,8 @@ def calibration_of(tree: object) -> Calibration:
     values["thresholds"] = {
         name: _threshold(entry, f"thresholds/{name}") for name, entry in _object(values, "thresholds").items()
     }
-    for key, kind in (("moments", ScoreMoments), ("false_alarms", FalseAlarmCurve)):
+    kinds = {"moments": ScoreMoments, "false_alarms": FalseAlarmCurve, "image_statistics": ReferenceCounts}
+    for key, kind in kinds.items():
         values[key] = {
             name: kind(**_entries(entry, kind, f"{key}/{name}"))
             for name, entry in _object(values, key).items()

@@ -2,9 +2,9 @@
 
 `train` and `demo` make models, `convert` takes one from elsewhere, `adapt` makes a softmax model generative
 in minutes, `fit` gives a trained model mixtures, `class_editing` gives it another class, `exemplar_index` and
-`explanation` say why a pixel is what it is, `calibrate` and `evaluate` judge one, `report` shows it, `export`
-writes it for other runtimes, `bench` measures its speed; `building` holds the parts of a run and `runs` what
-a finished one has left behind.
+`explanation` say why a pixel is what it is, `calibrate` and `evaluate` judge one, `report` shows it,
+`monitor` watches a stream with it, `export` writes it for other runtimes, `bench` measures its speed;
+`building` holds the parts of a run and `runs` what a finished one has left behind.
 """
 
 from gmmseg.run.adapt import Adaptation, AdaptSettings, Clock, adapt
@@ -29,6 +29,7 @@ from gmmseg.run.exemplar_index import build_exemplars, exemplars_of, find_exempl
 from gmmseg.run.explanation import write_explanation
 from gmmseg.run.export import export_int8, export_model, open_predictor
 from gmmseg.run.fit import can_be_split, fit_density, fit_head
+from gmmseg.run.monitor import BrokenImage, open_monitor, stream, watch
 from gmmseg.run.resuming import machine_to_train_on
 from gmmseg.run.runs import (
     judged_sets,
@@ -45,6 +46,7 @@ __all__ = [
     "AdaptSettings",
     "Adaptation",
     "AddedClass",
+    "BrokenImage",
     "Clock",
     "Judging",
     "Race",
@@ -76,14 +78,17 @@ __all__ = [
     "make_trainer",
     "matched_classes",
     "open_model",
+    "open_monitor",
     "open_named",
     "open_predictor",
     "refresh_cards",
     "run_config",
+    "stream",
     "train",
     "training_data",
     "validate",
     "validation_data",
+    "watch",
     "whole_validation_set",
     "write_explanation",
 ]

@@ -1,0 +1,114 @@
+"""The command `monitor`: has the world changed? And the objects of `predict`."""
+
+import json
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gmmseg.cli_options import Model
+from gmmseg.terminal import note, say
+
+if TYPE_CHECKING:
+    from gmmseg.inference.object_files import ObjectFiles
+    from gmmseg.inference.predict_files import FilePredictor
+    from gmmseg.inference.watching import Monitor
+
+ALARM_CODE = 3
+"""How the command ends on an alarm, when asked to."""
+
+
+def monitor(
+    model: Model,
+    source: Annotated[
+        str,
+        typer.Option("--input", help="Folder of images, image or video; lines: paths on standard input."),
+    ],
+    false_alarms: Annotated[
+        float | None,
+        typer.Option(
+            min=1e-6,
+            max=0.5,
+            help="Probability of ever raising a false alarm, however long the stream. Default: 0.01.",
+        ),
+    ] = None,
+    state: Annotated[
+        Path | None, typer.Option(help="File in which to keep what was seen; goes on from it if it exists.")
+    ] = None,
+    exit_code: Annotated[
+        bool, typer.Option("--exit-code", help=f"End with code {ALARM_CODE} at the first alarm.")
+    ] = False,
+) -> None:
+    """Watch images for a change against the calibration images; prints one line of JSON for each.
+
+    "objects": something in the images stands out as nothing did before. "conditions": the images as a whole
+    are different (night, rain, another camera). Images that cannot be read are named and passed over.
+    """
+    from gmmseg import run
+
+    run.join_processes()
+    predictor, watching = run.open_monitor(model, false_alarms=false_alarms, state_file=state)
+    note(
+        f"images like those of calibration raise an alarm with a probability of at most "
+        f"{watching.false_alarms:g}, ever"
+    )
+    broken = 0
+    seen = run.watch(predictor, watching, run.stream(source, sys.stdin), state_file=state)
+    with _termination_as_interrupt(), closing(seen):
+        while not (exit_code and watching.alarms):
+            each = next(seen, None)
+            if each is None:
+                break
+            broken += isinstance(each, run.BrokenImage)
+            say(json.dumps(asdict(each)))
+    _tell(watching, broken)
+    if exit_code and watching.alarms:
+        raise typer.Exit(ALARM_CODE)
+
+
+def _tell(watching: "Monitor", broken: int) -> None:
+    """The last line, and what it means for people."""
+    summary = {
+        "images": watching.images,
+        "broken": broken,
+        "wealth": watching.wealth(),
+        "limit": watching.limit,
+        "alarms": [asdict(each) for each in watching.alarms],
+        "strangest": {kind: [asdict(each) for each in few] for kind, few in watching.strangest().items()},
+    }
+    say(json.dumps({"summary": summary}))
+    for each in watching.alarms:
+        note(f"alarm: new {each.kind}, noticed at image {each.index} ({each.name})")
+
+
+@contextmanager
+def _termination_as_interrupt() -> Iterator[None]:
+    """SIGTERM ends the command as Ctrl-C does: what was seen is kept."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def object_files(
+    predictor: "FilePredictor", model: str, wanted: bool, min_area: int | None
+) -> "ObjectFiles | None":
+    """What collects unknown objects for `predict`; None where nobody wants them."""
+    from gmmseg.inference.object_files import ObjectFiles
+
+    if not wanted:
+        if min_area is not None:
+            raise ValueError("--min-area is the least area of an object: give --objects, too")
+        return None
+    if predictor.calibration is None or predictor.calibration.threshold is None:
+        raise ValueError(
+            f"{model} has no threshold, so nothing is unknown; "
+            f"find one: gmmseg calibrate {model} --data NAME:ROOT:val"
+        )
+    return ObjectFiles(predictor.class_names, min_area=min_area)
