@@ -5,8 +5,8 @@
 
 Two numbers per image are found once (--cache): of built-in scenes as they are, with fog, brighter, darker,
 and with unknown things or patches of coloured noise in them. Streams are then drawn from these numbers, a
-thousand of each kind. Normal streams: a random order of all normal scenes, the first 100 to calibrate on; and long ones, calibration
-images and stream drawn with replacement. Changed streams: 100 calibration images and 200 normal ones drawn
+thousand of each kind. Normal streams: a random order of all normal scenes, the first 100 to calibrate on; and
+long ones, calibration images and stream drawn with replacement. Changed streams: 100 calibration images and 200 normal ones drawn
 so, then images of one kind. All streams of a kind run side by side, on numbers alone; the first is compared
 with the library's Monitor.
 """

@@ -3,7 +3,7 @@
 import json
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -17,7 +17,8 @@ from gmmseg.terminal import note, say
 if TYPE_CHECKING:
     from gmmseg.inference.object_files import ObjectFiles
     from gmmseg.inference.predict_files import FilePredictor
-    from gmmseg.inference.watching import Monitor
+    from gmmseg.inference.watching import Monitor, Observation
+    from gmmseg.run import BrokenImage
 
 ALARM_CODE = 3
 """How the command ends on an alarm, when asked to."""
@@ -57,18 +58,27 @@ def monitor(
         f"images like those of calibration raise an alarm with a probability of at most "
         f"{watching.false_alarms:g}, ever"
     )
-    broken = 0
     seen = run.watch(predictor, watching, run.stream(source, sys.stdin), state_file=state)
+    _tell(watching, _print_all(seen, watching, to_first_alarm=exit_code))
+    if exit_code and watching.alarms:
+        raise typer.Exit(ALARM_CODE)
+
+
+def _print_all(
+    seen: "Generator[Observation | BrokenImage, None, None]", watching: "Monitor", *, to_first_alarm: bool
+) -> int:
+    """One line for each image, to the end or to the first alarm; returns how many could not be read."""
+    from gmmseg import run
+
+    broken = 0
     with _termination_as_interrupt(), closing(seen):
-        while not (exit_code and watching.alarms):
+        while not (to_first_alarm and watching.alarms):
             each = next(seen, None)
             if each is None:
                 break
             broken += isinstance(each, run.BrokenImage)
             say(json.dumps(asdict(each)))
-    _tell(watching, broken)
-    if exit_code and watching.alarms:
-        raise typer.Exit(ALARM_CODE)
+    return broken
 
 
 def _tell(watching: "Monitor", broken: int) -> None:

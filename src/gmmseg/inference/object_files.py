@@ -43,9 +43,8 @@ class ObjectFiles:
             entries = [{**entry, "track_id": number} for entry, number in zip(entries, ids)]
         image = ImageObjects(name, (height, width), tuple(entries), item.name if item.is_video else None)
         self._images.setdefault(item.name, []).append(image)
-        captions = [
-            self._caption(each, None if ids is None else ids[index]) for index, each in enumerate(found)
-        ]
+        numbers = [None] * len(found) if ids is None else ids
+        captions = [self._caption(*pair) for pair in zip(found, numbers)]
         return with_boxes(picture, boxes, captions)
 
     def _caption(self, each: UnknownObject, number: int | None) -> str:
