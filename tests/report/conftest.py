@@ -236,7 +236,7 @@ class Browser:
         assert "exceptionDetails" not in answer, answer
         return answer["result"].get("value")
 
-    def until(self, expression: str, seconds: float = 60):
+    def until(self, expression: str, seconds: float = 120):
         """What a JavaScript expression evaluates to, once that is true."""
         deadline = time.monotonic() + seconds
         while not (found := self.value(expression)):
@@ -248,7 +248,7 @@ class Browser:
         return [event["params"] for event in self.events if event.get("method") in methods]
 
     def _wait(self, wanted) -> dict:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 90
         while time.monotonic() < deadline:
             while b"\0" in self._buffer:
                 text, self._buffer = self._buffer.split(b"\0", 1)
@@ -260,7 +260,7 @@ class Browser:
                 self._buffer += os.read(self._replies, 1 << 20)
             except BlockingIOError:
                 time.sleep(0.01)
-        raise TimeoutError("the browser did not answer within 30 seconds")
+        raise TimeoutError("the browser did not answer within 90 seconds")
 
     def close(self) -> None:
         self._process.terminate()

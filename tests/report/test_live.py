@@ -187,7 +187,7 @@ SLIDE = """(() => {
 def test_upload_slide_click_and_download(browser, served, files, tmp_path):
     address, place = served
     browser.open(address)
-    browser.until("document.querySelectorAll('#upload input[type=file]').length && document.fonts.ready")
+    browser.until("document.querySelectorAll('#upload input[type=file]').length")
     put(browser, files / "<b>words.txt")
     browser.until("document.querySelector('#status .alert')")
     assert "<b>words.txt: not a readable image" in text(browser, "status")

@@ -19,8 +19,8 @@ STYLE = """
 .bars { width: 100%; border-collapse: collapse; font-size: 13px; table-layout: fixed; }
 .bars, .bars tr, .bars td { border: 0 !important; background: none !important; }
 .bars td { padding: 1px 6px !important; }
-.bars td:first-child { width: 28%; overflow: hidden; text-overflow: ellipsis; white-space: nowrap; }
-.bars td:last-child { width: 34%; text-align: right; font-variant-numeric: tabular-nums; }
+.bars td:first-child { width: 27%; overflow: hidden; text-overflow: ellipsis; white-space: nowrap; }
+.bars td:last-child { width: 125px; text-align: right; white-space: nowrap; }
 .bars div { height: 12px; min-width: 1px; border-radius: 2px; border: 1px solid #0004; }
 .bars .most { font-weight: 650; }
 .pixels {
