@@ -100,8 +100,7 @@ def predict_files(
         raise FileNotFoundError(f"no images or videos in {', '.join(str(path) for path in given)}")
     mine = [found[index] for index in distributed.shard(len(found))]
     total = _total(mine)
-    done = 0
-    failed: list[tuple[str, str]] = []
+    done, failed = 0, list[tuple[str, str]]()
     for item in mine:
         try:
             for name, pixels in images_of(item, predictor.max_pixels):
@@ -113,11 +112,16 @@ def predict_files(
             failed.append((item.name, str(error)))
             if progress:
                 progress(done + len(failed), total, item.name)
+    if objects is not None:
+        objects.write(out, [item.name for item in found])
+    return _summary(out, found, done, failed)
+
+
+def _summary(out: Path, found: list[Input], done: int, failed: list[tuple[str, str]]) -> PredictSummary:
+    """What all processes have done of the inputs ``found``, in their order."""
     parts = distributed.gather_objects((done, failed))
     failures = dict(failure for _, part in parts for failure in part)
     in_order = tuple((item.name, failures[item.name]) for item in found if item.name in failures)
-    if objects is not None:
-        objects.write(out, [item.name for item in found])
     return PredictSummary(out, sum(count for count, _ in parts), in_order)
 
 
