@@ -40,6 +40,17 @@ def test_the_documented_false_alarms_are_those_of_the_files(monkeypatch, capsys,
     assert f"<!-- {table} -->\n{printed}\n<!-- end -->" in (ROOT / "docs" / "thresholds.md").read_text()
 
 
+@pytest.mark.parametrize("table", ["normal", "changed"])
+def test_the_documented_streams_are_those_of_the_file(monkeypatch, capsys, table):
+    monkeypatch.syspath_prepend(str(ROOT / "experiments"))
+    import monitor
+
+    monitor.print_table(table)
+    printed = capsys.readouterr().out.strip()
+    assert printed.count("\n") > 2
+    assert f"<!-- {table} -->\n{printed}\n<!-- end -->" in (ROOT / "docs" / "monitor.md").read_text()
+
+
 def test_training_without_data_says_what_is_needed(camvid, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["camvid.py", "ablations"])
     with pytest.raises(SystemExit):
