@@ -83,6 +83,16 @@ def test_the_documented_streams_are_those_of_the_file(monkeypatch, capsys, table
     assert f"<!-- {table} -->\n{printed}\n<!-- end -->" in (ROOT / "docs" / "monitor.md").read_text()
 
 
+def test_the_documented_table_of_new_classes_is_that_of_the_files(monkeypatch, capsys):
+    monkeypatch.syspath_prepend(str(ROOT / "experiments"))
+    import new_classes
+
+    new_classes.print_table()
+    printed = capsys.readouterr().out.strip()
+    assert printed.count("\n") > 5
+    assert f"<!-- new_classes -->\n{printed}\n<!-- end -->" in (ROOT / "docs" / "new_classes.md").read_text()
+
+
 def test_training_without_data_says_what_is_needed(camvid, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["camvid.py", "ablations"])
     with pytest.raises(SystemExit):
