@@ -237,12 +237,12 @@ class Browser:
         return answer["result"].get("value")
 
     def until(self, expression: str, seconds: float = 120):
-        """What a JavaScript expression evaluates to, once that is true."""
+        """Wait for a JavaScript expression to be true; an element of the page is."""
         deadline = time.monotonic() + seconds
-        while not (found := self.value(expression)):
+        # By value an element arrives as an empty object, which Python takes for false.
+        while not self.value(f"Boolean({expression})"):
             assert time.monotonic() < deadline, f"waited in vain for {expression}"
             time.sleep(0.1)
-        return found
 
     def of(self, *methods: str) -> list[dict]:
         return [event["params"] for event in self.events if event.get("method") in methods]
