@@ -69,8 +69,9 @@ def _entries(variant: str) -> list[dict[str, Any]]:
 def _occurring(entry: dict[str, Any]) -> float:
     """Mean IoU over the classes that occur in the labels: a class predicted where it never is costs others
     alone."""
-    found = [each["iou"] for each in entry["classes"].values() if not math.isnan(each["accuracy"])]
-    return statistics.mean(found)
+    # What is not a number is written as the word nan.
+    classes = entry["classes"].values()
+    return statistics.mean(each["iou"] for each in classes if not math.isnan(float(each["accuracy"])))
 
 
 def _spread(values: list[float]) -> str:
@@ -100,7 +101,7 @@ def print_classes() -> None:
     twin, ours = _entries("softmax"), _entries("gmm_default")
     print("| class | softmax | gmm_default |\n|---|---|---|")
     for name, first in twin[0]["folder/test"]["classes"].items():
-        if math.isnan(first["accuracy"]):
+        if math.isnan(float(first["accuracy"])):
             continue
         means = [
             statistics.mean(each["folder/test"]["classes"][name]["iou"] for each in found)

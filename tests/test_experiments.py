@@ -61,6 +61,17 @@ def test_the_short_tables_are_those_of_the_files(camvid, capsys, table):
     assert f"<!-- {table} short -->\n{printed}\n<!-- end -->" in (ROOT / "docs" / "results.md").read_text()
 
 
+@pytest.mark.parametrize(("name", "shown"), [("rare", "print_table"), ("rare classes", "print_classes")])
+def test_the_tables_of_rare_classes_are_those_of_the_files(monkeypatch, capsys, name, shown):
+    monkeypatch.syspath_prepend(str(ROOT / "experiments"))
+    import rare_classes
+
+    getattr(rare_classes, shown)()
+    printed = capsys.readouterr().out.strip()
+    assert printed.count("\n") > 2
+    assert f"<!-- {name} -->\n{printed}\n<!-- end -->" in (ROOT / "docs" / "results_tables.md").read_text()
+
+
 @pytest.mark.parametrize("table", ["promises", "drives"])
 def test_the_documented_false_alarms_are_those_of_the_files(monkeypatch, capsys, table):
     monkeypatch.syspath_prepend(str(ROOT / "experiments"))
