@@ -11,7 +11,7 @@ def test_every_promised_name_is_there() -> None:
     assert set(DATASETS) == {
         "cityscapes", "ade20k", "coco_stuff_10k", "camvid", "folder", "scenes", "fishyscapes_lost_and_found",
         "fishyscapes_static", "road_anomaly", "segment_me_anomaly", "segment_me_obstacle", "lost_and_found",
-        "scenes_anomaly", "anomaly_folder", "hf", "hf_stream",
+        "scenes_anomaly", "streets", "streets_anomaly", "anomaly_folder", "hf", "hf_stream",
     }  # fmt: skip
 
 

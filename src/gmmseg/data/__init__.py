@@ -9,7 +9,7 @@ from gmmseg.data.check import CheckReport, check_dataset
 from gmmseg.data.paired import Pair, PairedFiles
 from gmmseg.data.reading import DataError
 from gmmseg.data.samplers import ClassBalancedSampler, class_counts, class_shares
-from gmmseg.data.scenes import Scenes, ScenesAnomaly
+from gmmseg.data.scenes import Scenes, ScenesAnomaly, Streets, StreetsAnomaly
 from gmmseg.data.spaces import load_label_space
 from gmmseg.samples import Batch, FingerprintedDataset, Sample, SegmentationDataset, collate
 
@@ -27,6 +27,8 @@ __all__ = [
     "Scenes",
     "ScenesAnomaly",
     "SegmentationDataset",
+    "Streets",
+    "StreetsAnomaly",
     "check_dataset",
     "class_counts",
     "class_shares",

@@ -8,7 +8,7 @@ from gmmseg.data import anomaly, layouts
 from gmmseg.data.paired import Listing, PairedFiles
 from gmmseg.data.parquet import open_parquet
 from gmmseg.data.reading import DataError
-from gmmseg.data.scenes import ANOMALY_LENGTHS, LENGTHS, Scenes, ScenesAnomaly
+from gmmseg.data.scenes import Scenes, ScenesAnomaly, Streets, StreetsAnomaly
 from gmmseg.data.spaces import load_label_space
 from gmmseg.labels import LabelSpace
 from gmmseg.samples import FingerprintedDataset
@@ -48,7 +48,9 @@ LAYOUTS = {
 }
 HUB_SETS = ("hf", "hf_stream")
 """Sets of the Hugging Face hub and folders of parquet files: copied to a cache, or read where they are."""
-BUILT_IN = {"scenes": tuple(LENGTHS), "scenes_anomaly": tuple(ANOMALY_LENGTHS)}
+BUILT_IN: dict[str, type[Scenes] | type[ScenesAnomaly]] = {
+    each.name: each for each in (Scenes, ScenesAnomaly, Streets, StreetsAnomaly)
+}
 DATASETS = (*LAYOUTS, *HUB_SETS, *BUILT_IN)
 
 
@@ -60,12 +62,12 @@ def open_dataset(name: str, root: str | Path | None, split: str | None = None) -
     they are read.
     """
     if name in BUILT_IN:
-        chosen = _chosen(name, split, BUILT_IN[name], name == "scenes_anomaly")
-        return Scenes(chosen) if name == "scenes" else ScenesAnomaly(chosen)
+        built_in = BUILT_IN[name]
+        return built_in(_chosen(name, split, tuple(built_in.lengths), is_anomaly_set(name)))
     if name in HUB_SETS:
         return open_parquet(name, root, split)
     layout, folder = find_layout(name), find_root(name, root)
-    chosen = _chosen(f"{name} in {folder}", split, layout.splits(folder), layout.label_space is None)
+    chosen = _chosen(f"{name} in {folder}", split, layout.splits(folder), is_anomaly_set(name))
     listing = layout.listing(folder, chosen)
     if listing.problems:
         raise DataError(
@@ -77,6 +79,13 @@ def open_dataset(name: str, root: str | Path | None, split: str | None = None) -
         raise DataError(f"{name}: no images of split {chosen!r} under {folder}; expected {doc}")
     label_space = layout.label_space(folder) if layout.label_space else None
     return PairedFiles(name, chosen, listing.pairs, label_space, listing.version, folder)
+
+
+def is_anomaly_set(name: str) -> bool:
+    """Whether the data set of that name marks what is unknown, and has no classes."""
+    if name in BUILT_IN:
+        return issubclass(BUILT_IN[name], ScenesAnomaly)
+    return name in LAYOUTS and LAYOUTS[name].label_space is None
 
 
 def find_layout(name: str) -> Layout:

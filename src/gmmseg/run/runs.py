@@ -6,7 +6,7 @@ from pathlib import Path
 
 from gmmseg.config import Config, load_config
 from gmmseg.data import open_dataset
-from gmmseg.data.catalog import LAYOUTS
+from gmmseg.data.catalog import is_anomaly_set
 from gmmseg.data.held_out import HiddenClasses, WithoutClasses
 from gmmseg.data.matched import MatchedClasses
 from gmmseg.data.spaces import distinct_colours
@@ -39,12 +39,8 @@ def open_named(spec: str, default_split: str | None = None) -> FingerprintedData
     """
     name, _, rest = spec.partition(":")
     root, _, split = rest.rpartition(":") if ":" in rest else (rest, "", "")
-    chosen = split or default_split or (None if _is_anomaly_set(name) else "val")
+    chosen = split or default_split or (None if is_anomaly_set(name) else "val")
     return open_dataset(name, os.path.expanduser(root) or None, chosen)
-
-
-def _is_anomaly_set(name: str) -> bool:
-    return name == "scenes_anomaly" or (name in LAYOUTS and LAYOUTS[name].label_space is None)
 
 
 def whole_validation_set(folder: Path) -> FingerprintedDataset | None:

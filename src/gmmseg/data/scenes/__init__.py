@@ -1,8 +1,11 @@
 """Built-in street scenes: no download, drawn when asked for, the same for the same seed.
 
 Ten classes, each with several looks, under five kinds of light. ``ScenesAnomaly`` shows the same kind of
-street with things in it that no scene of ``Scenes`` holds.
+street with things in it that no scene of ``Scenes`` holds. ``Streets`` and ``StreetsAnomaly`` are the same
+streets, larger and in natural light, with more kinds of unknown things.
 """
+
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -10,13 +13,11 @@ from scipy.ndimage import binary_dilation, label
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from gmmseg.data.scenes.scenery import STRANGER, draw_scene
+from gmmseg.data.scenes.scenery import PLAIN, STRANGER, SUNLIT, draw_scene
 from gmmseg.data.spaces import load_label_space
 from gmmseg.labels import IGNORE
 from gmmseg.samples import Sample
 
-LENGTHS = {"train": 600, "val": 100, "test": 200}
-ANOMALY_LENGTHS = {"val": 60, "test": 300}
 _STREAMS = {"train": 0, "val": 1, "test": 2}
 _ANOMALY_STREAM = 10
 
@@ -33,13 +34,16 @@ class Scenes(Dataset[Sample]):
 
     name = "scenes"
     root = None
+    usual_size = (96, 160)
+    lengths: ClassVar = {"train": 600, "val": 100, "test": 200}
+    look = PLAIN
 
     def __init__(
-        self, split: str, *, size: tuple[int, int] = (96, 160), length: int | None = None, seed: int = 0
+        self, split: str, *, size: tuple[int, int] | None = None, length: int | None = None, seed: int = 0
     ) -> None:
-        _check(split, LENGTHS, size)
-        self.split, self.size, self.seed = split, size, seed
-        self.length = LENGTHS[split] if length is None else length
+        self.split, self.size, self.seed = split, size or self.usual_size, seed
+        _check(split, self.lengths, self.size)
+        self.length = self.lengths[split] if length is None else length
         self.label_space = load_label_space("scenes")
 
     def __len__(self) -> int:
@@ -48,8 +52,9 @@ class Scenes(Dataset[Sample]):
     def __getitem__(self, index: int) -> Sample:
         if not 0 <= index < self.length:
             raise IndexError(index)
-        image, labels = draw_scene((self.seed, _STREAMS[self.split], index), self.size, strangers=False)
-        return _sample(image, labels, f"scenes_{self.split}_{index:05d}")
+        key = (self.seed, _STREAMS[self.split], index)
+        image, labels = draw_scene(key, self.size, strangers=False, look=self.look)
+        return _sample(image, labels, f"{self.name}_{self.split}_{index:05d}")
 
     def labels(self, index: int) -> Tensor:
         """Labels (h w) uint8 of one sample."""
@@ -70,18 +75,21 @@ class ScenesAnomaly(Dataset[Sample]):
     name = "scenes_anomaly"
     root = None
     label_space = None
+    usual_size = (96, 160)
+    lengths: ClassVar = {"val": 60, "test": 300}
+    look = PLAIN
 
     def __init__(
         self,
         split: str = "test",
         *,
-        size: tuple[int, int] = (96, 160),
+        size: tuple[int, int] | None = None,
         length: int | None = None,
         seed: int = 0,
     ) -> None:
-        _check(split, ANOMALY_LENGTHS, size)
-        self.split, self.size, self.seed = split, size, seed
-        self.length = ANOMALY_LENGTHS[split] if length is None else length
+        self.split, self.size, self.seed = split, size or self.usual_size, seed
+        _check(split, self.lengths, self.size)
+        self.length = self.lengths[split] if length is None else length
 
     def __len__(self) -> int:
         return self.length
@@ -90,8 +98,8 @@ class ScenesAnomaly(Dataset[Sample]):
         if not 0 <= index < self.length:
             raise IndexError(index)
         key = (self.seed, _ANOMALY_STREAM + _STREAMS[self.split], index)
-        image, labels = draw_scene(key, self.size, strangers=True)
-        return _sample(image, _anomaly_mask(labels == STRANGER), f"scenes_anomaly_{self.split}_{index:05d}")
+        image, labels = draw_scene(key, self.size, strangers=True, look=self.look)
+        return _sample(image, _anomaly_mask(labels == STRANGER), f"{self.name}_{self.split}_{index:05d}")
 
     def labels(self, index: int) -> Tensor:
         """Mask (h w) uint8 of one sample."""
@@ -100,6 +108,24 @@ class ScenesAnomaly(Dataset[Sample]):
     def content(self) -> str:
         """What the scenes are drawn from."""
         return f"{self.seed} {self.size} {len(self)}"
+
+
+class Streets(Scenes):
+    """The streets of `Scenes`, larger and in natural light."""
+
+    name = "streets"
+    usual_size = (240, 400)
+    lengths: ClassVar = {"train": 300, "val": 60, "test": 100}
+    look = SUNLIT
+
+
+class StreetsAnomaly(ScenesAnomaly):
+    """The streets of `ScenesAnomaly`, larger and in natural light, with more kinds of unknown things."""
+
+    name = "streets_anomaly"
+    usual_size = (240, 400)
+    lengths: ClassVar = {"val": 40, "test": 150}
+    look = SUNLIT
 
 
 def _anomaly_mask(strange: np.ndarray) -> np.ndarray:

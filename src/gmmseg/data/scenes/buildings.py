@@ -1,12 +1,11 @@
 """What lines the street: facades of several styles, fences in front of parks, and the skyline at its end."""
 
 import math
-from collections.abc import Callable
 from random import Random
 
 import numpy as np
 
-from gmmseg.data.scenes.canvas import Canvas, Surface, rgb
+from gmmseg.data.scenes.canvas import Canvas, Skin, Surface, rgb
 from gmmseg.data.scenes.ground import DICE, Street, cells
 from gmmseg.data.scenes.palette import (
     BRICK,
@@ -84,6 +83,35 @@ class Facade:
         return np.where(glass, rgb((0.16, 0.17, 0.18)), rgb(self.shop or DARK))
 
 
+class DetailedFacade(Facade):
+    """With frames round the panes, their glass set back and mirroring more above, bands and a cornice."""
+
+    def colours(self, part: Surface, u: np.ndarray, v: np.ndarray, z: np.ndarray) -> np.ndarray:
+        skin = super().colours(part, u, v, z)
+        column, row = u / np.float32(self.pitch[0]), v / np.float32(self.pitch[1])
+        across, up = column - np.floor(column), row - np.floor(row)
+        shop = 3.0 if self.shop is not None else 0.0
+        wall = v >= shop
+        panes = self._panes(u, v) & wall
+        relief = np.where(panes, np.float32(0.75) + np.float32(0.5) * up, np.float32(1))
+        if self.style in ("brick", "plaster"):
+            wide, tall = self.opening[0] / 2, self.opening[1] / 2
+            beside, above = np.abs(across - 0.5), up - np.float32(0.55)
+            relief = np.where(panes & (above > tall - 0.06), np.float32(0.45), relief)
+            bars = panes & ((beside < 0.02) | (np.abs(above - 0.06) < 0.015))
+            frame = ~panes & wall & (beside < wide + 0.035) & (np.abs(above) < tall + 0.03)
+            skin = np.where(bars | frame, rgb(tone(self.frame, 1.0)), skin)
+            sill = wall & (beside < wide + 0.06) & (above < -tall - 0.03) & (above > -tall - 0.08)
+            relief = np.where(sill, np.float32(0.6), relief)
+        top = v > self.height - 0.45
+        relief = np.where(top, np.where(v < self.height - 0.38, 0.6, 1.12), relief)
+        return skin * relief
+
+    @property
+    def frame(self) -> tuple[float, float, float]:
+        return tone((0.85, 0.83, 0.78), 0.6 + 0.5 * (self.seed % 64) / 64)
+
+
 def paint_skyline(canvas: Canvas, street: Street, weather: Weather, rng: Random) -> None:
     """The far end of the street: blocks and tree tops against the sky."""
     z = street.length * 1.1
@@ -112,7 +140,8 @@ def paint_building(
     shows."""
     if end_wall:
         _paint_end(canvas, facade, x, near, rng)
-    _paint_along(canvas, x, near, far, facade.height, BUILDING, facade.colours)
+    _paint_along(canvas, x, near, far, facade.height, BUILDING, canvas.wall_skin(facade.colours, x))
+    canvas.cast_wall(x, near, far, facade.height)
 
 
 def _paint_end(canvas: Canvas, facade: Facade, x: float, near: float, rng: Random) -> None:
@@ -134,9 +163,6 @@ def _extent(rows: np.ndarray, columns: np.ndarray) -> tuple[slice, slice] | None
     if not len(down) or not len(across):
         return None
     return slice(int(down[0]), int(down[-1]) + 1), slice(int(across[0]), int(across[-1]) + 1)
-
-
-Skin = Callable[[Surface, np.ndarray, np.ndarray, np.ndarray], np.ndarray]
 
 
 def _paint_along(

@@ -1,7 +1,8 @@
 """What a scene is painted on: colour, label and depth of every pixel, far things first."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from random import Random
 
 import numpy as np
 from PIL import Image, ImageDraw
@@ -56,19 +57,61 @@ class Surface:
         self.labels[mask] = label
 
 
+Skin = Callable[[Surface, np.ndarray, np.ndarray, np.ndarray], np.ndarray]
+"""Colours (3 h w) of a wall from (part of the canvas, metres along, metres up, distance)."""
+
+
+def side_light(rng: Random) -> tuple[float, float]:
+    """How bright a thing is at its left and at its right."""
+    lit = rng.uniform(0, 0.2)
+    return (1 + lit, 1 - lit) if rng.random() < 0.5 else (1 - lit, 1 + lit)
+
+
 class Canvas(Surface):
     """The whole picture, and the camera that sees it."""
 
     camera: Camera
+    noise = 1.0
+    """How strong the noise of the sensor is."""
 
     def __init__(self, camera: Camera, rng: np.random.Generator) -> None:
         size = (camera.height, camera.width)
-        fine = rng.standard_normal(size, dtype=np.float32).clip(-2.5, 2.5)
-        grain = (fine, *(smooth_noise(rng, size, cells) for cells in (40, 16, 5)))
+        grain = (self.fine_grain(rng, size), *(smooth_noise(rng, size, cells) for cells in (40, 16, 5)))
         super().__init__(
             np.zeros((3, *size), np.float32), np.zeros(size, np.uint8), np.full(size, 1000, np.float32), grain
         )
         object.__setattr__(self, "camera", camera)
+
+    def fine_grain(self, rng: np.random.Generator, size: tuple[int, int]) -> np.ndarray:
+        """The finest of the random fields (h w): another number at every pixel."""
+        return rng.standard_normal(size, dtype=np.float32).clip(-2.5, 2.5)
+
+    def sketch(self, rng: Random) -> "Sketch":
+        """An empty sketch lit from one side."""
+        return Sketch(self.camera, side_light(rng))
+
+    def sunlit(self, part: Surface, sun: float, cover: float) -> np.ndarray:
+        """How bright the ground of ``part`` is (h w) where clouds pass; ``sun``: what a shadow takes away."""
+        _, _, wide, widest = part.grain
+        return 1 - np.float32(sun) * (widest + 0.4 * wide > cover)
+
+    def worn(self, lanes: np.ndarray, x: np.ndarray, left: float, right: float) -> np.ndarray:
+        """Colours (3 h w) of a road from ``left`` to ``right`` after years of traffic: here, as new."""
+        return lanes
+
+    def wall_skin(self, skin: "Skin", x: float) -> "Skin":
+        """What a wall along the street at ``x`` looks like in this light: here, the same on either side."""
+        return skin
+
+    def cast_wall(self, x: float, near: float, far: float, height: float) -> None:
+        """The shadow of a wall at ``x`` along the street: here, none."""
+
+    def finish(self) -> None:
+        """To be called when everything is painted, before light and haze."""
+
+    def develop(self, picture: Image.Image) -> Image.Image:
+        """What a lens and a film add to the picture beside blur and noise: here, nothing."""
+        return picture
 
     def shade(self, x: float, z: float, radius: float) -> None:
         """Darken the ground under something that stands at (x, z)."""
@@ -124,6 +167,18 @@ class Sketch:
         left, top = self.camera.project(x - width / 2, y + height / 2, z)
         right, bottom = self.camera.project(x + width / 2, y - height / 2, z)
         self._draw.ellipse((left, top, right, bottom), fill=_ink(colour))
+
+    def ball(self, x: float, y: float, z: float, width: float, height: float, colour: Colour) -> None:
+        """A round body, centred on (x, y): here, as flat as a disc."""
+        self.ellipse(x, y, z, width, height, colour)
+
+    def foliage(self, x: float, y: float, z: float, width: float, height: float, colour: Colour) -> None:
+        """A clump of leaves, centred on (x, y): here, as smooth as a disc."""
+        self.ellipse(x, y, z, width, height, colour)
+
+    def glass(self, points: Sequence[Point], colour: Colour) -> None:
+        """A window, its lower edge first: here, of one colour."""
+        self.polygon(points, colour)
 
     def line(self, start: Point, end: Point, thickness: float, colour: Colour) -> None:
         """A straight bar ``thickness`` metres wide, one pixel at least."""

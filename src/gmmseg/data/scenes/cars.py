@@ -6,7 +6,6 @@ from random import Random
 
 from gmmseg.data.scenes.canvas import Canvas, Colour, Sketch
 from gmmseg.data.scenes.palette import CAR, DARK, PAINT, WHITE, pick, tone
-from gmmseg.data.scenes.things import sketch
 
 GLASS: Colour = (0.16, 0.19, 0.22)
 
@@ -45,7 +44,7 @@ def _outline(
 
 def paint_car(canvas: Canvas, x: float, z: float, rng: Random) -> None:
     """A car seen from behind or ahead along the street, or from the side across it."""
-    drawing, car = sketch(canvas.camera, rng), Car.draw(rng)
+    drawing, car = canvas.sketch(rng), Car.draw(rng)
     canvas.shade(x, z + 0.3, 1.2 * car.width / 2)
     if rng.random() < 0.2:
         _draw_crossing(drawing, car, x, z, rng)
@@ -65,7 +64,7 @@ def _draw_side(drawing: Sketch, car: Car, x: float, z: float) -> None:
         return side + inwards, y, z + share * car.length
 
     drawing.polygon([at(share, y) for share, y in car.outline], tone(car.paint, 0.75))
-    drawing.polygon([at(0.2, waist), at(0.3, roof), at(0.58, roof), at(0.68, waist)], GLASS)
+    drawing.glass([at(0.2, waist), at(0.68, waist), at(0.58, roof), at(0.3, roof)], GLASS)
     for share in (0.2, 0.8):
         _, _, hub = at(share, 0)
         turns = [math.tau * step / 10 for step in range(10)]
@@ -82,7 +81,7 @@ def _draw_end(drawing: Sketch, car: Car, x: float, z: float, rng: Random) -> Non
         return [(lower[0], low, z), (lower[1], low, z), (upper[1], high, slope), (upper[0], high, slope)]
 
     drawing.polygon(pane(0, waist, roof), car.paint)
-    drawing.polygon(pane(0.14, waist + 0.05, roof - 0.1), GLASS)
+    drawing.glass(pane(0.14, waist + 0.05, roof - 0.1), GLASS)
     drawing.rectangle(x, 0.3, z, car.width, waist - 0.3, car.paint)
     drawing.rectangle(x, 0.3, z, car.width, 0.15, tone(car.paint, 0.6))
     lamp = rng.choice(((0.75, 0.08, 0.06), (0.95, 0.93, 0.80)))
@@ -100,7 +99,7 @@ def _draw_crossing(drawing: Sketch, car: Car, x: float, z: float, rng: Random) -
 
     waist, roof = car.outline[1][1], car.outline[3][1]
     drawing.polygon([at(share, y) for share, y in car.outline], car.paint)
-    drawing.polygon([at(0.2, waist), at(0.3, roof - 0.1), at(0.58, roof - 0.1), at(0.7, waist)], GLASS)
+    drawing.glass([at(0.2, waist), at(0.7, waist), at(0.58, roof - 0.1), at(0.3, roof - 0.1)], GLASS)
     drawing.line(at(0.45, waist), at(0.45, roof), 0.08, car.paint)
     for share in (0.2, 0.8):
         hub, _, _ = at(share, 0)

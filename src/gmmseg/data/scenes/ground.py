@@ -114,8 +114,8 @@ def paint_ground(canvas: Canvas, street: Street, weather: Weather, rng: Random) 
     below = slice(int(np.argmax(canvas.camera.rows[:, 0] > 0)), canvas.camera.height)
     x, z = (field[below] for field in canvas.camera.ground())
     part = canvas.window(below, slice(None))
-    fine, medium, wide, widest = part.grain
-    shadow = 1 - np.float32(weather.sun) * (widest + 0.4 * wide > rng.uniform(0.1, 0.9))
+    fine, medium, _, _ = part.grain
+    shadow = canvas.sunlit(part, weather.sun, rng.uniform(0.1, 0.9))
 
     grass = rgb(pick(rng, LEAF[:4])) * ((1 + 0.25 * fine + 0.15 * medium) * shadow)
     part.fill(np.ones(x.shape, bool), grass, VEGETATION, z)
@@ -126,6 +126,7 @@ def paint_ground(canvas: Canvas, street: Street, weather: Weather, rng: Random) 
     part.fill((x > street.edge(-1)) & (x < street.edge(1)), slabs * shadow, PAVEMENT, z)
 
     lanes = surface(rng, part, x, z, (0.65, 0.20, 0.08, 0.07))
+    lanes = canvas.worn(lanes, x, street.left, street.right)
     worn = np.where(markings(rng, street, x, z), 0.75 + 0.2 * medium, np.float32(0))
     lanes = lanes + worn * (rgb(WHITE) - lanes)
     if rng.random() < 0.25:

@@ -3,7 +3,6 @@
 import math
 from random import Random
 
-from gmmseg.data.scenes.camera import Camera
 from gmmseg.data.scenes.canvas import Canvas, Colour, Sketch
 from gmmseg.data.scenes.palette import (
     CLOTH,
@@ -24,18 +23,12 @@ from gmmseg.data.scenes.palette import (
 )
 
 
-def sketch(camera: Camera, rng: Random) -> Sketch:
-    """An empty sketch lit from one side."""
-    lit = rng.uniform(0, 0.2)
-    return Sketch(camera, (1 + lit, 1 - lit) if rng.random() < 0.5 else (1 - lit, 1 + lit))
-
-
 def paint_tree(canvas: Canvas, x: float, z: float, rng: Random) -> None:
     """Broad, pointed, bare or bush."""
     height = rng.uniform(3.5, 9)
     if not canvas.camera.sees(x, z, height / 2):
         return
-    drawing = sketch(canvas.camera, rng)
+    drawing = canvas.sketch(rng)
     leaf, bark = pick(rng, LEAF), pick(rng, WOOD)
     kind = rng.choices(range(4), (0.5, 0.2, 0.12, 0.18))[0]
     if kind < 3:
@@ -56,7 +49,7 @@ def _draw_broad_crown(drawing: Sketch, x: float, z: float, height: float, leaf: 
     for _ in range(7):
         dx, dy = rng.gauss(0, 0.13 * height), rng.uniform(0.45, 0.85) * height
         spread = rng.uniform(0.3, 0.5) * height
-        drawing.ellipse(x + dx, dy, z, spread, 0.8 * spread, tone(leaf, rng.uniform(0.75, 1.2)))
+        drawing.foliage(x + dx, dy, z, spread, 0.8 * spread, tone(leaf, rng.uniform(0.75, 1.2)))
 
 
 def _draw_pointed_crown(drawing: Sketch, x: float, z: float, height: float, leaf: Colour) -> None:
@@ -80,12 +73,12 @@ def _draw_bush(drawing: Sketch, x: float, z: float, leaf: Colour, rng: Random) -
     for _ in range(4):
         spread = rng.uniform(0.8, 1.8)
         dx = rng.gauss(0, 0.5)
-        drawing.ellipse(x + dx, 0.4 * spread, z, spread, 0.8 * spread, tone(leaf, rng.uniform(0.8, 1.2)))
+        drawing.foliage(x + dx, 0.4 * spread, z, spread, 0.8 * spread, tone(leaf, rng.uniform(0.8, 1.2)))
 
 
 def paint_pole(canvas: Canvas, x: float, z: float, rng: Random) -> None:
     """A street lamp, a wooden mast, a traffic light or a bollard."""
-    drawing = sketch(canvas.camera, rng)
+    drawing = canvas.sketch(rng)
     kind = rng.randrange(4)
     height = (rng.uniform(4, 8), rng.uniform(5, 8), rng.uniform(2.6, 3.5), rng.uniform(0.8, 1.1))[kind]
     colour = pick(rng, (METAL, WOOD, METAL, SIGNAL + METAL)[kind])
@@ -114,7 +107,7 @@ def paint_pole(canvas: Canvas, x: float, z: float, rng: Random) -> None:
 
 def paint_sign(canvas: Canvas, x: float, z: float, rng: Random) -> None:
     """A plate on a post: disc, triangle, square, diamond or a board with stripes."""
-    post, plate = sketch(canvas.camera, rng), sketch(canvas.camera, rng)
+    post, plate = canvas.sketch(rng), canvas.sketch(rng)
     low, size = rng.uniform(1.7, 2.6), rng.uniform(0.6, 1.1)
     colour, middle = pick(rng, SIGNAL), low + size / 2
     post.rectangle(x, 0, z, 0.09, low + 0.2, pick(rng, METAL))
@@ -153,7 +146,7 @@ def paint_sign(canvas: Canvas, x: float, z: float, rng: Random) -> None:
 
 def paint_person(canvas: Canvas, x: float, z: float, rng: Random) -> None:
     """Grown-up or child, walking or standing, in trousers, a skirt or a long coat."""
-    drawing = sketch(canvas.camera, rng)
+    drawing = canvas.sketch(rng)
     size = rng.uniform(1.05, 1.95)
     top, trousers, skin = pick(rng, CLOTH), pick(rng, CLOTH), pick(rng, SKIN)
     step, width = rng.uniform(0, 0.16) * size, rng.uniform(0.22, 0.32) * size
@@ -183,7 +176,7 @@ def paint_person(canvas: Canvas, x: float, z: float, rng: Random) -> None:
     if rng.random() < 0.25:
         side = rng.choice((-1, 1))
         drawing.rectangle(x + side * 0.6 * width, hip, z, 0.5 * width, 0.22 * size, pick(rng, CLOTH))
-    drawing.ellipse(x, 0.9 * size, z, 0.13 * size, 0.17 * size, skin)
-    drawing.ellipse(x, 0.95 * size, z, 0.14 * size, 0.09 * size, pick(rng, HAIR + CLOTH))
+    drawing.ball(x, 0.9 * size, z, 0.13 * size, 0.17 * size, skin)
+    drawing.ball(x, 0.95 * size, z, 0.14 * size, 0.09 * size, pick(rng, HAIR + CLOTH))
     canvas.shade(x, z, 0.35)
     canvas.place(drawing, PERSON, z, roughness=0.08)
