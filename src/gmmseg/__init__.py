@@ -17,6 +17,7 @@ __all__ = [
     "AnomalyCurve",
     "ClassMixture",
     "EMSettings",
+    "FalseAlarms",
     "GMMHead",
     "HeadSettings",
     "OnlineEM",
@@ -26,7 +27,9 @@ __all__ = [
     "SoftmaxHead",
     "__version__",
     "build",
+    "calibrate",
     "convert",
+    "fit",
     "from_pretrained",
     "open_dataset",
 ]
@@ -34,20 +37,22 @@ __all__ = [
 if TYPE_CHECKING:  # what editors and type checkers see
     from gmmseg.data import open_dataset
     from gmmseg.evaluation import AnomalyCurve
-    from gmmseg.inference import Prediction, Predictor
+    from gmmseg.inference import FalseAlarms, Prediction, Predictor, calibrate
     from gmmseg.mixture import PRESETS, ClassMixture, EMSettings, OnlineEM
     from gmmseg.models import GMMHead, HeadSettings, Segmenter, SoftmaxHead, build, from_pretrained
     from gmmseg.models.conversion import convert
+    from gmmseg.run.fit import fit
 else:  # the same names, each loaded when first used
     _ROOMS = {
         "gmmseg.data": ("open_dataset",),
         "gmmseg.evaluation": ("AnomalyCurve",),
-        "gmmseg.inference": ("Prediction", "Predictor"),
+        "gmmseg.inference": ("FalseAlarms", "Prediction", "Predictor", "calibrate"),
         "gmmseg.mixture": ("PRESETS", "ClassMixture", "EMSettings", "OnlineEM"),
         "gmmseg.models": (
             *("GMMHead", "HeadSettings", "Segmenter", "SoftmaxHead"),
             *("build", "convert", "from_pretrained"),
         ),
+        "gmmseg.run.fit": ("fit",),
     }
     _HOMES = {name: room for room, names in _ROOMS.items() for name in names}
 

@@ -199,9 +199,7 @@ def fit(
     from gmmseg import distributed, run
     from gmmseg.training.run_folder import refuse_weights
 
-    ways = {"backbone": run.fit_density, "features": run.fit_head}
-    if on not in ways:
-        raise ValueError(f"--on {on}: choose {' or '.join(ways)}")
+    fit_mixtures = run.way_to_fit(on)
     refuse_weights(out)
     dataset = _judged_sets(model, [data], "train")[0]
     validation = _judged_sets(model, [calibrate])[0] if calibrate else None
@@ -212,7 +210,7 @@ def fit(
             "are taken"
         )
     with Bar("fitting") as bar:
-        fitted, history = ways[on](segmenter, dataset, components, passes=passes, progress=bar)
+        fitted, history = fit_mixtures(segmenter, dataset, components, passes=passes, progress=bar)
     main_says = distributed.said_once(say)
     main_says("mean log-likelihood at each pass: " + ", ".join(f"{value:.2f}" for value in history))
     if distributed.rank() == 0:

@@ -169,6 +169,28 @@ def test_what_was_calibrated_stays_until_calibrated_again(train_set, val_set):
     assert again.calibration is None, "its moments are of another density"
 
 
+def test_the_functions_of_the_package_are_those_of_the_commands(train_set, val_set):
+    model, words = model_of(), {"components": 2, "passes": 2}
+    fitted = gmmseg.fit(model, train_set, **words)
+    expected, _ = run.fit_density(model, train_set, 2, passes=2)
+    image = val_set[0].image
+    fitted.calibration = gmmseg.calibrate(fitted, val_set)
+    expected.calibration = calibrate(Predictor(expected), val_set)
+    assert fitted.calibration.thresholds == expected.calibration.thresholds
+    shown = [Predictor(each).predict(image).anomaly for each in (fitted, expected)]
+    assert torch.equal(*shown)
+    assert gmmseg.fit(model, train_set, on="features", **words).mixture is not None
+    with pytest.raises(ValueError, match="on=decoder: choose backbone or features"):
+        gmmseg.fit(model, train_set, on="decoder")
+
+
+def test_a_calibration_looks_at_images_as_the_given_predictor_does(val_set):
+    model = model_of()
+    small = calibrate(Predictor(model, short_side=24), val_set)
+    assert small.inference.short_side == 24
+    assert gmmseg.calibrate(model, val_set).inference == model.inference
+
+
 def test_fused_without_its_moments_and_density_without_one_are_refused(train_set):
     fitted, _ = run.fit_density(model_of(), train_set, 1, passes=1)
     with pytest.raises(ValueError, match="gmmseg calibrate"):

@@ -308,7 +308,7 @@ def test_fit_says_what_comes_next_and_how_it_looked(runs, folder_data, tmp_path)
     assert np.array_equal(shown, expected.anomaly.numpy())
     refused = gmmseg_command("fit", plain, *words, "--out", tmp_path / "c", "--on", "head", check=False)
     assert refused.returncode == 1
-    assert "--on head: choose backbone or features" in refused.stderr
+    assert "on=head: choose backbone or features" in refused.stderr
 
 
 def test_predict_writes_pictures_and_reports_what_it_could_not_read(runs, folder_data, tmp_path):

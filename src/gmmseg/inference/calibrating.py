@@ -24,7 +24,7 @@ from gmmseg.inference.readings import Fused
 from gmmseg.inference.thresholds import ScoreHistogram
 from gmmseg.inference.windows import Maps, Reading, anomaly_map
 from gmmseg.labels import IGNORE
-from gmmseg.models import Calibration, SegmenterOutput
+from gmmseg.models import Calibration, Segmenter, SegmenterOutput
 from gmmseg.models.calibration_file import (
     ANOMALY_MAP,
     FUSED,
@@ -281,21 +281,23 @@ class _Findings:
 
 @torch.no_grad()
 def calibrate(
-    predictor: Predictor,
+    model: Segmenter | Predictor,
     dataset: SegmentationDataset,
     *,
     false_alarms: FalseAlarms | None = None,
     progress: Progress | None = None,
 ) -> Calibration:
-    """The Calibration of a predictor's segmenter on a labelled set of its classes; nothing is changed.
+    """The Calibration of a model on a labelled set of its classes; nothing is changed.
 
+    ``model`` is a segmenter, or a predictor that looks at images in another way than the segmenter would.
     Its threshold promises ``false_alarms`` of new images like these: TooFewImages where these are too few.
     By default 5 % per pixel; too few images then give a threshold without a promise, and a warning.
     One pass over the images, as the predictor looks at them, and one before it with a density beside the
     head: then the score is the fused one, which needs the moments of its parts first. With several processes
     each goes through its part of the images, and all return the same. Give it to the segmenter with
-    ``segmenter.calibration = ...``: no label changes.
+    ``segmenter.calibration = ...``: no label changes, and `Segmenter.save_pretrained` saves it.
     """
+    predictor = model if isinstance(model, Predictor) else Predictor(model)
     segmenter = predictor.segmenter
     classes = check_classes(dataset, segmenter.num_classes, segmenter.label_names)
     if false_alarms is not None and len(dataset) < false_alarms.images_needed:

@@ -28,7 +28,7 @@ from gmmseg.run.evaluate import Judging, evaluate, make_scores
 from gmmseg.run.exemplar_index import build_exemplars, exemplars_of, find_exemplars
 from gmmseg.run.explanation import write_explanation
 from gmmseg.run.export import export_int8, export_model, open_predictor
-from gmmseg.run.fit import can_be_split, fit_density, fit_head
+from gmmseg.run.fit import can_be_split, fit_density, fit_head, way_to_fit
 from gmmseg.run.monitor import BrokenImage, open_monitor, stream, watch
 from gmmseg.run.resuming import machine_to_train_on
 from gmmseg.run.runs import (
@@ -89,6 +89,7 @@ __all__ = [
     "validate",
     "validation_data",
     "watch",
+    "way_to_fit",
     "whole_validation_set",
     "write_explanation",
 ]

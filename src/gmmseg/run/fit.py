@@ -1,12 +1,14 @@
 """Mixtures after the fact: a trained model and labelled images in, mixtures out; no gradient is computed.
 
 `fit_density` puts mixtures of the backbone's maps beside the head, `fit_head` puts mixtures of the features
-in place of the head. Each image is read once: what stays is sums of all cells and a sample of each class.
+in place of the head; `fit` is the door to both, `gmmseg.fit`. Each image is read once: what stays is sums of
+all cells and a sample of each class.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -41,6 +43,48 @@ MOST_KEPT_BYTES = 1 << 29
 MOST_CHANNELS = 1024
 """Maps wider than this get a density only from those who ask for it: it would cost as much as the network."""
 _Statistics = tuple[ClassSums, ClassSample]
+
+
+def fit(
+    model: Segmenter,
+    dataset: SegmentationDataset,
+    *,
+    on: str = "backbone",
+    components: int = 5,
+    passes: int = 10,
+    progress: Progress | None = None,
+) -> Segmenter:
+    """A trained segmenter with Gaussian mixtures fitted on labelled images, one pass over them, no training.
+
+    ``on`` is ``"backbone"``: a density of the backbone's maps beside the head, as `gmmseg train` adds it in
+    the end; labels and posterior stay as they are. Or ``"features"``: mixtures of the features in place of
+    the head. There are ``components`` Gaussians per class, and at most ``passes`` rounds of EM. The result
+    shares the weights of ``model``. Then calibrate it (`gmmseg.calibrate`): only a calibrated model shows the
+    density beside its head in the anomaly map.
+    """
+    return way_to_fit(on)(model, dataset, components, passes=passes, progress=progress)[0]
+
+
+def way_to_fit(on: str) -> "Way":
+    """`fit_density` for ``"backbone"``, `fit_head` for ``"features"``."""
+    ways: dict[str, Way] = {"backbone": fit_density, "features": fit_head}
+    if on not in ways:
+        raise ValueError(f"on={on}: choose {' or '.join(ways)}")
+    return ways[on]
+
+
+class Way(Protocol):
+    """Makes a fitted segmenter of a trained one, and says the mean log-likelihood at each pass of EM."""
+
+    def __call__(
+        self,
+        model: Segmenter,
+        dataset: SegmentationDataset,
+        components: int = 5,
+        *,
+        passes: int = 10,
+        progress: Progress | None = None,
+    ) -> tuple[Segmenter, list[float]]: ...
 
 
 def fit_density(
