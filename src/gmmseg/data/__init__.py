@@ -6,6 +6,7 @@ Transforms live in ``gmmseg.data.transforms``, which loads torchvision; everythi
 from gmmseg.data.augmented import AugmentedDataset
 from gmmseg.data.catalog import DATASETS, open_dataset
 from gmmseg.data.check import CheckReport, check_dataset
+from gmmseg.data.loading import EpochLoader, ShuffledSampler
 from gmmseg.data.paired import Pair, PairedFiles
 from gmmseg.data.reading import DataError
 from gmmseg.data.samplers import ClassBalancedSampler, class_counts, class_shares
@@ -20,6 +21,7 @@ __all__ = [
     "CheckReport",
     "ClassBalancedSampler",
     "DataError",
+    "EpochLoader",
     "FingerprintedDataset",
     "Pair",
     "PairedFiles",
@@ -27,6 +29,7 @@ __all__ = [
     "Scenes",
     "ScenesAnomaly",
     "SegmentationDataset",
+    "ShuffledSampler",
     "Streets",
     "StreetsAnomaly",
     "check_dataset",

@@ -1,0 +1,80 @@
+"""The notebooks run from the first cell to the last, and what they say of themselves holds."""
+
+import ast
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from accelerate import Accelerator
+
+from gmmseg import run
+from gmmseg.config import load_config
+
+FOLDER = Path(__file__).parents[1] / "examples" / "notebooks"
+NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
+
+
+def cells(path):
+    """Each code cell as (source, whether it holds the sizes that a test makes smaller)."""
+    for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+        if cell["cell_type"] == "code":
+            yield "".join(cell["source"]), "parameters" in cell["metadata"].get("tags", ())
+
+
+def run_notebook(name, **parameters):
+    """The names that a notebook leaves behind; a cell's last value is asked for its notebook pictures."""
+    names = {"__name__": "__main__"}
+    for source, has_parameters in cells(FOLDER / name):
+        tree = ast.parse(source)
+        last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+        exec(compile(tree, name, "exec"), names)
+        if last is not None:
+            _display(eval(compile(ast.Expression(last.value), name, "eval"), names))
+        if has_parameters:
+            assert parameters.keys() <= names.keys(), "a size that the notebook does not know"
+            names |= parameters
+    return names
+
+
+def _display(value):
+    for kind in ("_repr_html_", "_repr_png_"):
+        if hasattr(type(value), kind):
+            assert getattr(value, kind)()
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_is_stored_without_outputs(path):
+    notebook = json.loads(path.read_text(encoding="utf-8"))
+    assert notebook["nbformat"] == 4
+    assert len({cell["id"] for cell in notebook["cells"]}) == len(notebook["cells"])
+    for cell in notebook["cells"]:
+        if cell["cell_type"] == "code":
+            assert cell["outputs"] == []
+            assert cell["execution_count"] is None
+    assert notebook["cells"][0]["source"][0].startswith("# ")
+
+
+@pytest.mark.filterwarnings("ignore:.*false alarms per pixel need:UserWarning")
+def test_the_loop_by_hand_is_that_of_the_trainer(elsewhere):
+    """The notebook itself asserts that its resumed run ends with the weights of the uninterrupted one."""
+    words = {"STEPS": 6, "TRAIN_IMAGES": 18, "TEST_IMAGES": 3, "SIZE": (32, 48)}
+    names = run_notebook("04_own_training_loop.ipynb", **words)
+    assert names["model"].calibration.score == "fused"
+    config = load_config("scenes", ["train.steps=6", "train.backbone_multiplier=1"])
+    torch.manual_seed(0)
+    segmenter = run.make_segmenter(config, names["train_set"])
+    trainer = run.make_trainer(
+        config, segmenter, names["loader"], Accelerator(cpu=True), elsewhere / "trainer"
+    )
+    trainer.run()
+    by_hand = names["uninterrupted"]
+    assert by_hand.keys() == segmenter.state_dict().keys()
+    for name, value in segmenter.state_dict().items():
+        assert torch.equal(value, by_hand[name]), name
