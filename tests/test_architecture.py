@@ -18,6 +18,7 @@ GROUND = {
     "printable",
     "json_tree",
     "hub_access",
+    "class_colours",
 }  # single files that stand on nothing
 BELOW = {
     **{file: set() for file in sorted(GROUND)},

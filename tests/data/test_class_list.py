@@ -2,9 +2,9 @@
 
 import pytest
 
+from gmmseg.class_colours import default_colours
 from gmmseg.data import DataError, open_dataset
 from gmmseg.data.class_list import read_classes, read_coloured_classes
-from gmmseg.data.spaces import distinct_colours
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def written(tmp_path):
 )
 def test_lines_without_a_colour_are_names_as_they_stand(written, text, names):
     space = read_classes(written(text))
-    assert (space.names, space.colours) == (names, distinct_colours(len(names)))
+    assert (space.names, space.colours) == (names, default_colours(len(names)))
 
 
 def test_three_numbers_at_the_end_are_the_colour(written):

@@ -3,7 +3,6 @@
 import pytest
 
 from gmmseg.data import load_label_space
-from gmmseg.data.spaces import distinct_colours
 from gmmseg.labels import IGNORE
 
 
@@ -36,11 +35,6 @@ def test_cityscapes_maps_its_34_ids() -> None:
 @pytest.mark.parametrize(("name", "count"), [("ade20k", 150), ("coco_stuff_10k", 171)])
 def test_zero_is_unlabelled_and_classes_start_at_one(name: str, count: int) -> None:
     assert load_label_space(name).defined == {0: IGNORE, **{k: k - 1 for k in range(1, count + 1)}}
-
-
-def test_distinct_colours_are_distinct() -> None:
-    assert len(set(distinct_colours(200))) == 200
-    assert distinct_colours(5) == distinct_colours(9)[:5]
 
 
 def test_an_unknown_space_is_refused_with_the_known_ones() -> None:

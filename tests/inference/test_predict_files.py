@@ -35,6 +35,7 @@ def test_a_folder_becomes_pictures_and_the_broken_file_is_reported(segmenter, ca
     assert files_in(summary.out_dir) == (
         {f"{kind}/{name}.png" for kind in ("labels", "anomaly", "unknown") for name in names}
         | {f"overlay/{name}.jpg" for name in names}
+        | {"legend.png", "anomaly_scale.png"}
     )
     assert summary.done == 3
     assert [name for name, _ in summary.failed] == ["broken.jpg"]
@@ -52,8 +53,9 @@ def test_what_is_written_is_what_was_predicted(segmenter, calibration, folder, t
     unknown = np.asarray(Image.open(out / "unknown/a.png.png"))
     assert np.array_equal(unknown > 0, prediction.unknown.numpy())
     assert 0 < (unknown > 0).mean() < 1
-    with Image.open(out / "overlay/a.png.jpg") as overlay:
-        assert overlay.size == (20, 12)
+    for picture in ("overlay/a.png.jpg", "anomaly/a.png.png"):
+        with Image.open(out / picture) as opened:
+            assert opened.size == (20, 12), "can be laid over the photograph"
     arrays = np.load(out / "raw/a.png.npz", allow_pickle=False)
     assert set(arrays) == {"labels", "posterior", "anomaly"}
     for name in arrays:
@@ -76,7 +78,7 @@ def test_without_a_threshold_nothing_is_called_unknown(segmenter, folder, tmp_pa
     segmenter.colours = None
     predict_files(Predictor(segmenter), [folder / "a.png"], tmp_path / "out")
     kinds = {path.name for path in (tmp_path / "out").iterdir()}
-    assert kinds == {"labels", "overlay", "anomaly"}
+    assert kinds == {"labels", "overlay", "anomaly", "legend.png", "anomaly_scale.png"}
 
 
 def test_a_video_becomes_one_picture_per_frame(segmenter, video, tmp_path):

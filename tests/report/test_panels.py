@@ -4,6 +4,8 @@ from dataclasses import replace
 import numpy as np
 from PIL import Image
 
+from gmmseg.class_colours import UNKNOWN_COLOUR
+from gmmseg.inference.heat import HeatScale
 from gmmseg.report.panels import LONGEST_SIDE, Example, ModelMaps, panel
 
 COLOURS = ((200, 0, 0), (0, 0, 200))
@@ -48,7 +50,7 @@ def test_pictures_show_the_arrays():
     left, right = prediction[:, : prediction.shape[1] // 2 - 8], prediction[:, prediction.shape[1] // 2 + 8 :]
     assert abs(left - COLOURS[0]).max() <= 12
     assert abs(right - COLOURS[1]).max() <= 12
-    assert confidence.max() < 20, "certain is dark"
+    assert confidence.min() > 225, "certain is bright"
     assert [mask[row, 5, 0] > 200 for row in (0, -40)] == [True, False]
     assert all("street" in picture.alt for picture in pictures)
 
@@ -59,12 +61,22 @@ def test_small_images_are_enlarged_and_large_ones_shrunk():
         assert LONGEST_SIDE / 2 < max(shape[:2]) <= LONGEST_SIDE
 
 
-def test_the_unknown_are_striped_in_the_prediction():
+def test_the_unknown_are_outlined_in_the_prediction():
     known = example(200, 240)
     maps = known.models["GMM"]
-    maps = replace(maps, threshold=0.5, unknown=maps.anomaly > 0.5)
-    striped = decoded(panel(replace(known, models={"GMM": maps}), COLOURS).pictures[1])
-    half = striped.shape[0] // 2
-    white = striped[: half - 8].min(-1) > 150
-    assert 0.3 < white.mean() < 0.7
-    assert (striped[half + 8 : -8].min(-1) < 60).all()
+    maps = replace(maps, threshold=0.5, unknown=maps.anomaly == 1)
+    gallery = panel(replace(known, models={"GMM": maps}), COLOURS)
+    assert gallery.pictures[1].caption == "GMM: prediction, unknown outlined"
+    outlined = decoded(gallery.pictures[1])
+    half = outlined.shape[0] // 2
+    outline = (abs(outlined - UNKNOWN_COLOUR) < 60).all(-1)
+    assert outline[half - 2 : half + 4].any(0).mean() > 0.9
+    assert not outline[: half - 8].any()
+    assert not outline[half + 12 : -8].any()
+
+
+def test_all_examples_of_a_model_have_its_scale():
+    known = example(40, 60)
+    maps = replace(known.models["GMM"], scale=HeatScale(-1, 9))
+    caption = panel(replace(known, models={"GMM": maps}), COLOURS).pictures[3].caption
+    assert caption == "GMM: anomaly score, -1 (dark) to 9 (bright)"

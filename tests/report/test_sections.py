@@ -58,7 +58,7 @@ def test_what_thresholds_flag_and_promise_is_shown():
     assert "`older`" not in section.text
 
 
-def test_pictures_say_what_is_striped():
+def test_pictures_say_what_the_threshold_promises():
     grey = np.zeros((4, 4), np.float32)
     maps = panels.ModelMaps(grey.astype(np.uint8), grey, grey, 3.0, grey > 1)
     example = panels.Example("x", np.zeros((4, 4, 3), np.uint8), {"GMM": maps})

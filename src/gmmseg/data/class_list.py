@@ -8,8 +8,8 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from gmmseg.class_colours import default_colours
 from gmmseg.data.reading import DataError
-from gmmseg.data.spaces import distinct_colours
 from gmmseg.labels import IGNORE, LabelSpace
 
 Colour = tuple[int, int, int]
@@ -22,7 +22,7 @@ _COLOURED = re.compile(r"(?P<name>.*?)\s*(?<!\S)(?P<red>\d+)\s+(?P<green>\d+)\s+
 def read_classes(path: Path) -> LabelSpace:
     """The classes that a file lists; their colours are chosen where it has none."""
     names, colours = _parsed(path)
-    return LabelSpace(tuple(names), tuple(colours) if colours else distinct_colours(len(names)))
+    return LabelSpace(tuple(names), tuple(colours) if colours else default_colours(len(names)))
 
 
 def read_coloured_classes(path: Path) -> LabelSpace:

@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from gmmseg.class_colours import default_colours
 from gmmseg.data.class_list import read_classes
 from gmmseg.data.parquet_columns import Columns, class_names, content_of, find_columns
 from gmmseg.data.reading import DataError, decode_ids, decode_image
-from gmmseg.data.spaces import distinct_colours
 from gmmseg.hub_access import HubError, fetching
 from gmmseg.labels import IGNORE, LabelError, LabelSpace
 from gmmseg.samples import Sample
@@ -291,7 +291,7 @@ def _label_space(place: str, features: "Features", columns: Columns) -> LabelSpa
     """Classes of the label column itself, of id2label.json, or of classes.txt; they must not disagree."""
     found: dict[str, LabelSpace] = {}
     if names := class_names(features[columns.labels]):
-        found[f"the column {columns.labels}"] = LabelSpace(names, distinct_colours(len(names)))
+        found[f"the column {columns.labels}"] = LabelSpace(names, default_colours(len(names)))
     if (path := _beside(place, "id2label.json")) is not None:
         found["id2label.json"] = read_id2label(path)
     if (path := _beside(place, "classes.txt")) is not None:
@@ -338,4 +338,4 @@ def read_id2label(path: Path) -> LabelSpace:
     ids = sorted(names)
     gaps = ids != list(range(len(ids)))
     to_train = {**{raw: train for train, raw in enumerate(ids)}, IGNORE: IGNORE} if gaps else {}
-    return LabelSpace(tuple(names[each] for each in ids), distinct_colours(len(ids)), to_train)
+    return LabelSpace(tuple(names[each] for each in ids), default_colours(len(ids)), to_train)

@@ -1,6 +1,5 @@
 """Class names, colours and raw ids of the known data sets, kept as JSON beside this module."""
 
-import colorsys
 import json
 from functools import cache
 from importlib.resources import files
@@ -25,14 +24,3 @@ def load_label_space(name: str) -> LabelSpace:
         ),
         raw_to_train={int(raw): train for raw, train in stored.get("raw_to_train", {}).items()},
     )
-
-
-def distinct_colours(count: int) -> tuple[tuple[int, int, int], ...]:
-    """``count`` colours that are easy to tell apart, always the same ones."""
-    golden = 0.61803398875
-    colours = []
-    for index in range(count):
-        saturation, value = (0.55, 0.85, 1.0)[index % 3], (0.95, 0.7, 0.5)[index // 3 % 3]
-        red, green, blue = colorsys.hsv_to_rgb(index * golden % 1, saturation, value)
-        colours.append((round(255 * red), round(255 * green), round(255 * blue)))
-    return tuple(colours)

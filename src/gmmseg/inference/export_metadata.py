@@ -8,7 +8,7 @@ from pathlib import Path
 
 import gmmseg
 from gmmseg.bounds import Count, SideOrNone, Text, check_bounds
-from gmmseg.inference.pictures import default_colours
+from gmmseg.class_colours import default_colours
 from gmmseg.json_tree import JSON
 from gmmseg.models import InferenceSettings, Segmenter
 from gmmseg.models.calibration_file import calibration_of, calibration_tree

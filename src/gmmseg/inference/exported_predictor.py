@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from gmmseg.class_colours import Colours
 from gmmseg.images import MAX_PIXELS, ImageSource, load_image
 from gmmseg.inference.exporting import ExportedModel
-from gmmseg.inference.pictures import Colours
 from gmmseg.inference.prediction import in_regions
 from gmmseg.inference.predictor import at_short_side
 from gmmseg.inference.windows import NOT_FINITE, upsample

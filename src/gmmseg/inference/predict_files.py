@@ -15,18 +15,13 @@ from torch import Tensor
 
 from gmmseg import distributed
 from gmmseg.atomic import write_bytes
+from gmmseg.class_colours import Colours
 from gmmseg.images import ImageError
+from gmmseg.inference.heat import model_scale, scale_bar, scale_of
 from gmmseg.inference.image_losses import large_components
 from gmmseg.inference.inputs import Input, find_inputs, images_of
 from gmmseg.inference.object_files import ObjectFiles
-from gmmseg.inference.pictures import (
-    Colours,
-    encoded,
-    heat_map,
-    label_picture,
-    mask_picture,
-    overlay,
-)
+from gmmseg.inference.pictures import encoded, label_picture, legend, mask_picture, overlay
 from gmmseg.inference.prediction import Prediction
 from gmmseg.inference.video import frame_count
 from gmmseg.models import Calibration
@@ -89,18 +84,17 @@ def predict_files(
     Of ``photos/a.jpg``, given as ``photos``, come ``labels/a.jpg.png`` (palette), ``overlay/a.jpg.jpg``,
     ``anomaly/a.jpg.png`` (heat map), ``unknown/a.jpg.png`` (255 where the segmenter's threshold says so, if
     it has one) and, with ``raw``, ``raw/a.jpg.npz`` (labels, posterior, anomaly, and p_values where the
-    calibration knows them); of a video one of each per frame, in a folder of its name. Given ``objects``,
-    also ``objects/a.jpg.jpg`` (overlay with boxes) and, of all images, ``objects.json``. Files that cannot be
-    read are listed in the summary; the others are done. With several processes each does its share of the
-    files, and the summary is of all.
+    calibration knows them); of a video one of each per frame, in a folder of its name; ``legend.png`` and
+    ``anomaly_scale.png`` for all. Given ``objects``, also ``objects/a.jpg.jpg`` (overlay with boxes) and, of
+    all images, ``objects.json``. Files that cannot be read are listed in the summary; the others are done.
+    With several processes each does its share of the files, and the summary is of all.
     """
     out, given = Path(out_dir), [Path(path) for path in inputs]
     found = find_inputs(given, out)
     if not found:
-        raise FileNotFoundError(f"no images or videos in {', '.join(str(path) for path in given)}")
+        raise FileNotFoundError(f"no images or videos in {', '.join(map(str, given))}")
     mine = [found[index] for index in distributed.shard(len(found))]
-    total = _total(mine)
-    done, failed = 0, list[tuple[str, str]]()
+    total, done, failed = _total(mine), 0, list[tuple[str, str]]()
     for item in mine:
         try:
             for name, pixels in images_of(item, predictor.max_pixels):
@@ -112,6 +106,7 @@ def predict_files(
             failed.append((item.name, str(error)))
             if progress:
                 progress(done + len(failed), total, item.name)
+    _write(out, _explanations(predictor) if distributed.rank() == 0 else ())
     if objects is not None:
         objects.write(out, [item.name for item in found])
     return _summary(out, found, done, failed)
@@ -155,13 +150,12 @@ def _outputs(
     arrays = _predict(predictor, pixels, posterior=raw or objects is not None)
     labels, anomaly = arrays["labels"], arrays["anomaly"]
     calibration, colours = predictor.calibration, predictor.colours
-    threshold = None if calibration is None else calibration.threshold
     unknown = None if calibration is None else _unknown(anomaly, calibration)
     photograph = (pixels.movedim(0, -1) * 255).round().to(torch.uint8).numpy()
     overlaid = overlay(photograph, labels, colours, unknown)
     yield f"labels/{name}.png", encoded(label_picture(labels, colours), "png")
     yield f"overlay/{name}.jpg", encoded(overlaid, "jpeg")
-    yield f"anomaly/{name}.png", encoded(heat_map(anomaly, threshold), "png")
+    yield f"anomaly/{name}.png", encoded(scale_of(calibration, anomaly).picture(anomaly), "png")
     if unknown is not None:
         yield f"unknown/{name}.png", encoded(mask_picture(unknown), "png")
     if raw:
@@ -169,6 +163,16 @@ def _outputs(
     if objects is not None:
         boxed = objects.add(item, name, _prediction(arrays, calibration), overlaid)
         yield f"objects/{name}.jpg", encoded(boxed, "jpeg")
+
+
+def _explanations(predictor: FilePredictor) -> Iterator[tuple[str, bytes]]:
+    """What the colours of all pictures mean: the classes, and the scale of the heat maps."""
+    calibration, colours = predictor.calibration, predictor.colours
+    threshold = None if calibration is None else calibration.threshold
+    names = predictor.class_names or [f"class {index}" for index in range(len(colours))]
+    classes = legend(names, colours, width=480, unknown=threshold is not None)
+    yield "legend.png", encoded(classes, "png")
+    yield "anomaly_scale.png", encoded(scale_bar(model_scale(calibration), threshold), "png")
 
 
 def _raw(arrays: _Arrays, calibration: Calibration | None) -> bytes:

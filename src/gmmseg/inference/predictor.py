@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from gmmseg.class_colours import Colours, default_colours
 from gmmseg.images import MAX_PIXELS, ImageSource, load_image, to_unit_range
-from gmmseg.inference.pictures import Colours, default_colours
 from gmmseg.inference.prediction import Prediction
 from gmmseg.inference.windows import (
     NOT_FINITE,

@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from gmmseg.inference.pictures import Scores
+from gmmseg.inference.heat import Scores
 from gmmseg.models import Calibration
 from gmmseg.models.false_alarms import IMAGE, PIXEL, FalseAlarmCurve, Per
 

@@ -12,14 +12,12 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 from torch import Tensor
 
+from gmmseg.class_colours import Colours, default_colours
+from gmmseg.inference.heat import HeatScale, confidence_colours, scale_bar, scale_of
 from gmmseg.inference.image_losses import large_components
 from gmmseg.inference.pictures import (
-    Colours,
-    default_colours,
-    heat_colours,
-    heat_limits,
-    heat_map,
     label_picture,
+    legend,
     mask_picture,
     overlay,
     unknown_picture,
@@ -56,9 +54,9 @@ class ImageView:
         return large_components(self.anomaly > np.float32(threshold), least)
 
     @property
-    def heat(self) -> tuple[float, float]:
-        """The scores that are drawn darkest and brightest; they do not follow a slider."""
-        return heat_limits(self.anomaly, None if self.calibration is None else self.calibration.threshold)
+    def heat(self) -> HeatScale:
+        """The colours of the anomaly scores; they do not follow a slider."""
+        return scale_of(self.calibration, self.anomaly)
 
 
 def view(predictor: Predictor, pixels: Tensor) -> ImageView:
@@ -84,8 +82,8 @@ def panels(seen: ImageView) -> dict[str, Image.Image]:
     """Labels, confidence and anomaly as pictures for a screen."""
     pictures = {
         "labels": overlay(seen.photograph, seen.labels, seen.colours, opacity=0.7),
-        "confidence": Image.fromarray(heat_colours(seen.confidence, 0.0, 1.0)),
-        "anomaly": Image.fromarray(heat_colours(seen.anomaly, *seen.heat)),
+        "confidence": Image.fromarray(confidence_colours(seen.confidence)),
+        "anomaly": seen.heat.picture(seen.anomaly),
     }
     return {name: for_screen(picture) for name, picture in pictures.items()}
 
@@ -130,7 +128,8 @@ def pixel_at(size: tuple[int, int], shown: tuple[int, int], place: tuple[int, in
 
 
 def archive(views: Mapping[str, ImageView], thresholds: Mapping[str, float | None]) -> bytes:
-    """A zip file: for each model label map, overlay, confidence, heat map and mask, and results.json."""
+    """A zip file: for each model label map, overlay, legend, confidence, heat map, its scale and mask; and
+    results.json."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as file:
         about = {}
@@ -146,13 +145,16 @@ def archive(views: Mapping[str, ImageView], thresholds: Mapping[str, float | Non
 
 
 def _files(seen: ImageView, threshold: float | None) -> dict[str, Image.Image]:
-    unknown = seen.unknown(threshold)
+    unknown, scale = seen.unknown(threshold), seen.heat
+    overlaid = overlay(seen.photograph, seen.labels, seen.colours, unknown)
     return {
         "image": Image.fromarray(seen.photograph),
         "labels": label_picture(seen.labels, seen.colours),
-        "overlay": overlay(seen.photograph, seen.labels, seen.colours),
+        "overlay": overlaid,
+        "legend": legend(seen.names, seen.colours, width=480, unknown=bool(unknown.any())),
         "confidence": Image.fromarray((seen.confidence * 255).round().astype(np.uint8)),
-        "anomaly": heat_map(seen.anomaly, threshold),
+        "anomaly": scale.picture(seen.anomaly),
+        "anomaly_scale": scale_bar(scale, threshold),
         "unknown": mask_picture(unknown),
     }
 

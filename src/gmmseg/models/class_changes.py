@@ -12,6 +12,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
+from gmmseg.class_colours import fresh_colour
 from gmmseg.labels import IGNORE
 from gmmseg.mixture import ClassMixture
 from gmmseg.mixture.changing import appended, merged, without
@@ -23,7 +24,7 @@ from gmmseg.models.density import CellDensity, DensitySettings
 from gmmseg.models.heads import GMMHead
 from gmmseg.models.names import meant
 from gmmseg.models.recipe import Recipe
-from gmmseg.models.segmenter import Colour, Segmenter
+from gmmseg.models.segmenter import Segmenter
 
 NO_COMPONENTS = (
     "this model has no mixtures of cells, and so no components to show training pixels of: a softmax head "
@@ -72,7 +73,7 @@ def with_class(
         _density_with_class(segmenter.density, samples.maps, components, settings),
     )
     if segmenter.colours is not None:
-        changed.colours = (*segmenter.colours, _fresh_colour(segmenter.colours))
+        changed.colours = (*segmenter.colours, fresh_colour(segmenter.colours))
     return changed
 
 
@@ -262,12 +263,3 @@ def _with_mixture(density: CellDensity, mixture: ClassMixture) -> CellDensity:
     changed = CellDensity(mixture.num_classes, settings)
     changed.coordinates, changed.mixture = density.coordinates, mixture
     return changed.train(density.training)
-
-
-def _fresh_colour(taken: tuple[Colour, ...]) -> Colour:
-    """The colour of a coarse grid that is farthest from all that are taken."""
-    levels = (0, 64, 128, 192, 255)
-    grid = [(red, green, blue) for red in levels for green in levels for blue in levels]
-    return max(
-        grid, key=lambda colour: min(sum((a - b) ** 2 for a, b in zip(colour, other)) for other in taken)
-    )

@@ -7,7 +7,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from gmmseg.inference import Explanation
-from gmmseg.inference.pictures import crop_around, with_cross
+from gmmseg.inference.pictures import crop_around
+from gmmseg.inference.viewing import marked
 from gmmseg.report import plots
 from gmmseg.report.html import Report
 from gmmseg.report.parts import Column, Figure, Gallery, Highlight, Section, Table
@@ -117,13 +118,13 @@ def exemplar_section(explained: Explanation) -> Section:
 
 
 def _picture_section(explained: Explanation, pixels: NDArray[np.uint8]) -> Section:
-    whole = with_cross(pixels, explained.x, explained.y)
+    whole = marked(pixels, explained.x, explained.y)
     whole.thumbnail((_WIDEST, _WIDEST))
     side = max(24, min(pixels.shape[:2]) // 4)
     near = crop_around(pixels, explained.x, explained.y, side)
     place = f"pixel {explained.x},{explained.y}"
     pictures = (
-        Figure(_encoded(whole), "jpeg", f"The image with a cross at {place}", f"The cross is around {place}"),
+        Figure(_encoded(whole), "jpeg", f"The image, a ring around {place}", f"The ring is around {place}"),
         Figure(_encoded(near), "jpeg", f"The surroundings of {place}", "Its surroundings"),
     )
     return Section(

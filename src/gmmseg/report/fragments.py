@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-from gmmseg.inference.pictures import Colours
+from gmmseg.class_colours import Colours
 from gmmseg.inference.pixel_evidence import PixelEvidence
 
 _MOST_CLASSES = 20
@@ -80,10 +80,10 @@ def promise_line(name: str, threshold: float | None, words: str, share: float) -
 
 
 def heat_remark(low: float, high: float) -> str:
-    """What the colours of the two heat maps mean."""
+    """What the colours of confidence and anomaly mean."""
     return remark(
         f"Confidence: dark = unsure, bright = sure. Anomaly: dark = usual, bright = strange ({low:.4g} to "
-        f"{high:.4g}). Unknown: in colour with a pink outline, the rest is grey."
+        f"{high:.4g}). Unknown: in colour with a cyan outline, the rest is grey."
     )
 
 

@@ -200,7 +200,7 @@ def _model_parts(session: Session, name: str) -> list[Update]:
     seen, value = session.views[name], session.scale.start
     threshold = session.thresholds(value)[name]
     pictures = {**panels(seen), "unknown": unknown_panel(seen, threshold)}
-    below = fragments.legend(seen.names, seen.colours) + fragments.heat_remark(*seen.heat)
+    below = fragments.legend(seen.names, seen.colours) + fragments.heat_remark(seen.heat.low, seen.heat.high)
     return [_line(session, name, value), *(pictures[part] for part in PARTS), below]
 
 

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 from PIL import Image
 
-from gmmseg.inference.pictures import Colours, heat_colours, heat_limits, overlay, palette
+from gmmseg.class_colours import Colours
+from gmmseg.inference.heat import HeatScale, confidence_colours, image_scale
+from gmmseg.inference.pictures import overlay, palette
 from gmmseg.labels import IGNORE
 from gmmseg.report.parts import Figure, Gallery
 
@@ -19,6 +21,7 @@ class ModelMaps:
     """What one model says: ``labels`` (h w) uint8, ``confidence`` (h w) in [0, 1], ``anomaly`` (h w).
 
     ``unknown`` (h w) bool: what it calls unknown, by its ``threshold``; None for a model without one.
+    ``scale``: the colours of its scores; None: those of the image's own percentiles.
     """
 
     labels: np.ndarray
@@ -26,6 +29,7 @@ class ModelMaps:
     anomaly: np.ndarray
     threshold: float | None = None
     unknown: np.ndarray | None = None
+    scale: HeatScale | None = None
 
 
 @dataclass(frozen=True)
@@ -58,7 +62,7 @@ def panel(example: Example, colours: Colours) -> Gallery:
 
 
 def _enlarged(example: Example) -> Example:
-    """Small images with every pixel repeated, so that neither stripes nor a browser blur them."""
+    """Small images with every pixel repeated, so that neither outlines nor a browser blur them."""
     factor = max(1, LONGEST_SIDE // max(example.image.shape[:2]))
 
     def repeat(values: np.ndarray) -> np.ndarray:
@@ -71,6 +75,7 @@ def _enlarged(example: Example) -> Example:
             repeat(maps.anomaly),
             maps.threshold,
             None if maps.unknown is None else repeat(maps.unknown),
+            maps.scale,
         )
         for name, maps in example.models.items()
     }
@@ -80,15 +85,18 @@ def _enlarged(example: Example) -> Example:
 
 
 def _model_row(example: Example, name: str, maps: ModelMaps, colours: Colours) -> list[Figure]:
-    low, high = heat_limits(maps.anomaly, maps.threshold)
-    striped = ", unknown striped" if maps.unknown is not None else ""
+    scale = maps.scale or image_scale(maps.anomaly, maps.threshold)
+    outlined = ", unknown outlined" if maps.unknown is not None else ""
     prediction = overlay(palette(colours)[maps.labels], maps.labels, colours, maps.unknown)
-    doubt = Image.fromarray(heat_colours(1 - maps.confidence, 0, 1))
-    anomaly = Image.fromarray(heat_colours(maps.anomaly, low, high))
+    ends = f"{scale.low:.3g} (dark) to {scale.high:.3g} (bright)"
     return [
-        _tile(prediction, f"{name}: prediction{striped}", example),
-        _tile(doubt, f"{name}: confidence, 1 (dark) to 0 (bright)", example),
-        _tile(anomaly, f"{name}: anomaly score, {low:.3g} (dark) to {high:.3g} (bright)", example),
+        _tile(prediction, f"{name}: prediction{outlined}", example),
+        _tile(
+            Image.fromarray(confidence_colours(maps.confidence)),
+            f"{name}: confidence, 0 (dark) to 1 (bright)",
+            example,
+        ),
+        _tile(scale.picture(maps.anomaly), f"{name}: anomaly score, {ends}", example),
     ]
 
 

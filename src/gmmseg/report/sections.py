@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from gmmseg.inference.pictures import Colours
+from gmmseg.class_colours import Colours
 from gmmseg.json_tree import JSON
 from gmmseg.report import plots
 from gmmseg.report.panels import Example, panel

@@ -9,9 +9,10 @@ import torch
 
 from gmmseg import run
 from gmmseg.atomic import write_bytes
+from gmmseg.class_colours import default_colours
 from gmmseg.evaluation import load_results
 from gmmseg.inference import Predictor
-from gmmseg.inference.pictures import default_colours
+from gmmseg.inference.heat import model_scale
 from gmmseg.labels import IGNORE
 from gmmseg.models import Segmenter
 from gmmseg.models.saving import CONFIG_FILE
@@ -194,6 +195,7 @@ def _example(models: Mapping[str, Segmenter], dataset: SegmentationDataset, inde
             predicted.anomaly.numpy(),
             predicted.threshold,
             None if predicted.unknown is None else predicted.unknown.numpy(),
+            model_scale(predicted.calibration),
         )
     image, labels = sample.image.permute(1, 2, 0).numpy(), sample.labels.numpy()
     known = dataset.label_space is not None

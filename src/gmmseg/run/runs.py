@@ -4,12 +4,12 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from gmmseg.class_colours import default_colours
 from gmmseg.config import Config, load_config
 from gmmseg.data import open_dataset
 from gmmseg.data.catalog import is_anomaly_set
 from gmmseg.data.held_out import HiddenClasses, WithoutClasses
 from gmmseg.data.matched import MatchedClasses
-from gmmseg.data.spaces import distinct_colours
 from gmmseg.inference.predictor import UNFITTED
 from gmmseg.json_tree import JSON
 from gmmseg.labels import LabelSpace
@@ -117,7 +117,7 @@ def matched_classes(
         raise ValueError(
             f"{dataset.name} has none of the model's classes, {', '.join(names)}: give images of those"
         )
-    palette = tuple(colours) if colours else distinct_colours(len(names))
+    palette = tuple(colours) if colours else default_colours(len(names))
     return MatchedClasses(dataset, LabelSpace(tuple(names), palette), wanted)
 
 
