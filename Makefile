@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test test-slow check wheel-check format clean
+.PHONY: demo test test-slow check docs wheel-check format clean
 
 # Installed anew only when the package's metadata or the pins change.
 $(VENV)/.installed: pyproject.toml constraints.txt
@@ -27,6 +27,11 @@ check: $(VENV)/.installed
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 
+# The site, in build/site: these pages, the notebooks and the docstrings. A warning is an error.
+docs: $(VENV)/.installed
+	$(BIN)/python -m sphinx -q -W --keep-going -b html docs build/site
+	@echo open build/site/index.html
+
 # The package as others install it: built, unpacked beside the repository's own code, and used from another folder.
 WHEEL := $(CURDIR)/build/wheel
 AS_INSTALLED := cd $(WHEEL)/elsewhere && PYTHONPATH=$(WHEEL)/site $(CURDIR)/$(BIN)/python
@@ -47,4 +52,4 @@ format: $(VENV)/.installed
 	$(BIN)/ruff format
 
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) build dist docs/generated .pytest_cache .mypy_cache .ruff_cache

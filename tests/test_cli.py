@@ -129,8 +129,21 @@ def test_the_package_is_the_command_and_completes_in_the_shell():
         [sys.executable, "-c", code % (["--version"], {})], capture_output=True, text=True, timeout=120
     )
     assert run.stdout.startswith("gmmseg ")
-    wanted = {"_GMMSEG_COMPLETE": "complete_bash", "COMP_WORDS": "gmmseg da", "COMP_CWORD": "1"}
-    script = code % ([], wanted)
-    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
-    assert run.stdout.split() == ["data"], run.stderr
+    for words, completed in (
+        ("gmmseg da", "data"),
+        ("gmmseg train cityscapes_f", "cityscapes_fcn_resnet101"),
+    ):
+        place = str(len(words.split()) - 1)
+        wanted = {"_GMMSEG_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": place}
+        script = code % ([], wanted)
+        run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
+        assert run.stdout.split() == [completed], run.stderr
     assert not modules_after(script) & {"torch", *HEAVY}
+
+
+def test_presets_that_a_shell_completes_are_those_there_are():
+    from gmmseg.cli_options import _presets
+    from gmmseg.models.heads import HEAD_PRESETS
+
+    assert set(_presets("")) == set(HEAD_PRESETS)
+    assert _presets("pa") == ["paper"]

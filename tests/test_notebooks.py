@@ -10,9 +10,13 @@ from accelerate import Accelerator
 
 from gmmseg import run
 from gmmseg.config import load_config
+from gmmseg.data import Scenes, ScenesAnomaly
 
 FOLDER = Path(__file__).parents[1] / "examples" / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
+FEW_IMAGES = pytest.mark.filterwarnings("ignore:.*false alarms per pixel need:UserWarning")
+"""So few images that thresholds promise nothing."""
+HARDLY_TRAINED = pytest.mark.filterwarnings("ignore:temperature 256:UserWarning")
 
 
 def cells(path):
@@ -61,7 +65,50 @@ def test_a_notebook_is_stored_without_outputs(path):
     assert notebook["cells"][0]["source"][0].startswith("# ")
 
 
-@pytest.mark.filterwarnings("ignore:.*false alarms per pixel need:UserWarning")
+@pytest.fixture
+def few_scenes(monkeypatch):
+    """Opened by name, the built-in scenes are few as well."""
+    for kind in (Scenes, ScenesAnomaly):
+        monkeypatch.setattr(kind, "lengths", {"train": 8, "val": 2, "test": 4})
+
+
+@FEW_IMAGES
+@HARDLY_TRAINED
+def test_the_demo_step_by_step(few_scenes, elsewhere):
+    names = run_notebook("01_demo.ipynb", CONFIG="scenes", SETTINGS=["train.steps=2"])
+    assert [result["name"] for result in names["results"]] == ["gmm", "softmax"]
+    assert names["models"]["gmm"].density is not None
+    assert b"<html" in (elsewhere / "demo/report.html").read_bytes()
+
+
+@FEW_IMAGES
+def test_a_folder_from_files_to_a_promise(elsewhere):
+    settings = [
+        "model.name=tiny_unet",
+        "model.weights=null",
+        "train.backbone_multiplier=1",
+        "data.crop=[32,48]",
+    ]
+    settings += ["train.cached_crops=0", "train.steps=2", "train.batch_size=2", "data.workers=0"]
+    words = {"TRAIN_IMAGES": 3, "OTHER_IMAGES": 9, "SIZE": (32, 48)}
+    names = run_notebook("02_your_folder.ipynb", SETTINGS=settings, **words)
+    assert names["model"].calibration.promise.alpha == 0.1
+    assert names["model"].colours == names["space"].colours
+    assert names["summary"].done == 4
+
+
+@FEW_IMAGES
+@HARDLY_TRAINED
+def test_a_model_one_has_keeps_its_labels(elsewhere):
+    words = {"STEPS": 1, "TRAIN_IMAGES": 8, "TEST_IMAGES": 2, "SIZE": (32, 64)}
+    names = run_notebook("03_convert_a_model.ipynb", **words)
+    assert names["same"]
+    before, fitted = (each["sets"]["scenes/test"]["metrics"]["miou"] for each in names["results"])
+    assert before == fitted
+    assert names["generative"].is_fitted
+
+
+@FEW_IMAGES
 def test_the_loop_by_hand_is_that_of_the_trainer(elsewhere):
     """The notebook itself asserts that its resumed run ends with the weights of the uninterrupted one."""
     words = {"STEPS": 6, "TRAIN_IMAGES": 18, "TEST_IMAGES": 3, "SIZE": (32, 48)}
