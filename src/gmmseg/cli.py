@@ -435,12 +435,15 @@ def demo(
     out: Annotated[Path, typer.Option(help="Folder for runs, results and the report.")] = Path("demo"),
     seed: Annotated[int, typer.Option(min=0, help="Seed of both trainings.")] = 0,
     steps: Annotated[int | None, typer.Option(min=1, help="Training steps of each model.")] = None,
+    from_scratch: Annotated[
+        bool, typer.Option("--from-scratch", help="Small networks without pretrained weights.")
+    ] = False,
 ) -> None:
     """Train a GMM segmenter and its softmax twin on built-in scenes, evaluate both, write a report."""
     from gmmseg.run.demo import run_demo
 
     with Bar("judging") as bar, _stoppable():
-        report = run_demo(out, seed=seed, steps=steps, say=say, progress=bar)
+        report = run_demo(out, seed=seed, steps=steps, from_scratch=from_scratch, say=say, progress=bar)
     say(f"report: {report}")
 
 

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gmmseg.data import Scenes, ScenesAnomaly
+from gmmseg.data import Scenes, ScenesAnomaly, Streets, StreetsAnomaly
 from gmmseg.inference import Predictor
 from gmmseg.run.building import validation_data
 from gmmseg.run.demo import MODELS
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 LOOPBACK = "127.0.0.1"
 NEEDS_GRADIO = "the page needs gradio: pip install 'gmmseg[app]'"
 _EXAMPLES = 6
+_BUILT_IN = ((Scenes, ScenesAnomaly), (Streets, StreetsAnomaly))
+"""What is drawn when asked for: with known things, and with unknown ones."""
 
 
 @contextmanager
@@ -65,9 +67,10 @@ def _examples(source: str) -> "list[Example]":
     config = run_config(Path(source))
     if config is None:
         return []
-    if config.data.name == Scenes.name:
+    drawn = {known.name: (known, strange) for known, strange in _BUILT_IN}.get(config.data.name)
+    if drawn is not None:
         half = _EXAMPLES // 2
-        known, strange = Scenes("test", length=half), ScenesAnomaly(length=_EXAMPLES - half)
+        known, strange = drawn[0]("test", length=half), drawn[1](length=_EXAMPLES - half)
         parts: list[tuple[SegmentationDataset, str]] = [(strange, "unknown things"), (known, "known things")]
         return [
             Example(dataset[index].image, what) for dataset, what in parts for index in range(len(dataset))

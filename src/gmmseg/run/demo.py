@@ -2,15 +2,18 @@
 
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 
 from gmmseg import run
 from gmmseg.config import load_config
 from gmmseg.data import open_dataset
 from gmmseg.data.cached import CachedDataset
+from gmmseg.distributed import Say
 from gmmseg.evaluation import write_results
+from gmmseg.models.packaged import INSTALL, PACKAGED
 from gmmseg.report.tables import compare
 from gmmseg.run.report import write_picture, write_report
 from gmmseg.run.train import FINISHED_FILE
@@ -23,36 +26,65 @@ MODELS = {"gmm": "default", "softmax": "softmax"}
 """Name of the run -> preset. Everything else is the same for both."""
 
 
+@dataclass(frozen=True)
+class Course:
+    """What a demo trains, and the two sets whose test splits it is judged on."""
+
+    config: str
+    known: str
+    unknown: str
+
+
+PRETRAINED = Course("streets", "streets", "streets_anomaly")
+"""On ImageNet features of a frozen backbone."""
+FROM_SCRATCH = Course("scenes", "scenes", "scenes_anomaly")
+"""A small network from random weights, on smaller pictures."""
+
+
 def run_demo(
     out: Path,
     *,
     seed: int = 0,
     steps: int | None = None,
-    say: Callable[[str], None],
+    from_scratch: bool = False,
+    say: Say,
     progress: Progress | None = None,
 ) -> Path:
-    """Train and judge both models on the built-in scenes under ``out``; returns the path of the report."""
+    """Train and judge both models on built-in scenes under ``out``; returns the path of the report.
+
+    Without the package of pretrained weights they are trained ``from_scratch``, and ``say`` is told so.
+    """
     with locked(out):
         _make_room(out)
-        return _train_and_judge(out, seed, steps, say, progress)
+        course = FROM_SCRATCH if from_scratch else _course_to_be_had(say)
+        settings = [f"train.seed={seed}", *([] if steps is None else [f"train.steps={steps}"])]
+        return _train_and_judge(course, out, settings, say, progress)
+
+
+def _course_to_be_had(say: Say) -> Course:
+    if PACKAGED["tf_efficientnet_lite0"].path is not None:
+        return PRETRAINED
+    say(f"no pretrained weights ({INSTALL} brings them): small networks are trained from scratch instead")
+    return FROM_SCRATCH
 
 
 def _train_and_judge(
-    out: Path, seed: int, steps: int | None, say: Callable[[str], None], progress: Progress | None
+    course: Course, out: Path, settings: list[str], say: Say, progress: Progress | None
 ) -> Path:
     started = time.perf_counter()
     test, anomalies = (
-        CachedDataset(open_dataset(name, None, "test")) for name in ("scenes", "scenes_anomaly")
+        CachedDataset(open_dataset(name, None, "test")) for name in (course.known, course.unknown)
     )
     results = []
     for name, preset in MODELS.items():
         say(f"training {name} on the built-in street scenes")
-        overrides = [f"name={name}", f"preset={preset}", f"train.seed={seed}"]
-        overrides += [f"train.steps={steps}"] if steps else []
-        run.train(load_config("scenes", overrides), out / name)
+        config = load_config(course.config, [f"name={name}", f"preset={preset}", *settings])
+        run.train(config, out / name)
         say(f"judging {name} on scenes with known and with unknown objects")
-        model = run.open_model(out / name)
-        found = run.evaluate(model, name, [test, anomalies], seeds={"train": seed}, progress=progress)
+        seeds = {"train": config.train.seed}
+        found = run.evaluate(
+            run.open_model(out / name), name, [test, anomalies], seeds=seeds, progress=progress
+        )
         write_results(found, out / name / "results.json")
         run.refresh_cards(out / name)
         results.append(found)
