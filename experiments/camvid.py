@@ -3,7 +3,7 @@
     python experiments/camvid.py closed --camvid DIR --weights FILE --road-anomaly DIR
     python experiments/camvid.py held_out --camvid DIR --weights FILE       hidden classes, CamVid test
     python experiments/camvid.py ablations --camvid DIR --weights FILE      hidden classes, another drive
-    python experiments/camvid.py table closed        (held_out, ablations, demo) from files; --short
+    python experiments/camvid.py table closed        (held_out, ablations, demo, demo_from_scratch) from files; --short
     python experiments/camvid.py calibration                                docs/figures/calibration.svg
 
 A frozen EfficientNet-Lite0 under a light decoder, trained on cached crops (see cached.py). A run that has
@@ -90,7 +90,11 @@ WITH_DENSITY = ("softmax", "gmm_default", "forget_by_points")
 TABLES = {"closed": MAIN, "held_out": MAIN, "ablations": ABLATIONS}
 MAIN_SCORES = {"softmax": ("msp", "energy", "fused"), "gmm_default": ("nll", "fused")}
 """What the short tables show: the paper's baseline and the twin's best, and what the default is known by."""
-PRINTED = {table: list(variants) for table, variants in TABLES.items()} | {"demo": ["gmm", "softmax"]}
+DEMOS = ("demo", "demo_from_scratch")
+"""Tables of what `gmmseg demo` has left, without and with ``--from-scratch``."""
+PRINTED = {table: list(variants) for table, variants in TABLES.items()} | {
+    table: ["gmm", "softmax"] for table in DEMOS
+}
 
 
 class Experiment:
@@ -202,7 +206,7 @@ def print_table(table: str, short: bool = False) -> None:
     ``short``: those of MAIN_SCORES alone.
     A run without a chosen temperature has its one calibration error under "as trained".
     """
-    errors = {"ece_as_trained": "ECE as trained"} | ({"ece": "ECE"} if table in ("closed", "demo") else {})
+    errors = {"ece_as_trained": "ECE as trained"} | ({"ece": "ECE"} if table in ("closed", *DEMOS) else {})
     heads = ["variant: score", "seeds", "mIoU", *errors.values(), "AUROC", "AP", "FPR95"]
     print(f"| {' | '.join(heads)} |\n{'|---' * len(heads)}|")
     for variant in PRINTED[table]:
