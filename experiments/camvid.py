@@ -3,7 +3,7 @@
     python experiments/camvid.py closed --camvid DIR --weights FILE --road-anomaly DIR
     python experiments/camvid.py held_out --camvid DIR --weights FILE       hidden classes, CamVid test
     python experiments/camvid.py ablations --camvid DIR --weights FILE      hidden classes, another drive
-    python experiments/camvid.py table closed        (held_out, ablations, demo, demo_from_scratch) from files; --short
+    python experiments/camvid.py table closed     (held_out, ablations, demo_from_scratch) from files; --short
     python experiments/camvid.py calibration                                docs/figures/calibration.svg
 
 A frozen EfficientNet-Lite0 under a light decoder, trained on cached crops (see cached.py). A run that has

@@ -6,7 +6,7 @@ from PIL import Image
 
 from gmmseg.class_colours import UNKNOWN_COLOUR
 from gmmseg.inference.heat import HeatScale
-from gmmseg.report.panels import LONGEST_SIDE, Example, ModelMaps, panel
+from gmmseg.report.panels import LONGEST_SIDE, Example, ModelMaps, panel, side_by_side
 
 COLOURS = ((200, 0, 0), (0, 0, 200))
 
@@ -80,3 +80,13 @@ def test_all_examples_of_a_model_have_its_scale():
     maps = replace(known.models["GMM"], scale=HeatScale(-1, 9))
     caption = panel(replace(known, models={"GMM": maps}), COLOURS).pictures[3].caption
     assert caption == "GMM: anomaly score, -1 (dark) to 9 (bright)"
+
+
+def test_models_are_shown_side_by_side_over_the_image_and_the_truth():
+    gallery = side_by_side(example(40, 60), COLOURS)
+    captions = [picture.caption for picture in gallery.pictures]
+    assert gallery.columns == 3
+    assert captions[:3] == ["image", "GMM: classes, unknown outlined", "GMM: anomaly score"]
+    assert captions[3:4] == ["the truth: what no training image shows"]
+    alone = replace(example(40, 60), unknown=None)
+    assert "the truth" not in " ".join(picture.caption for picture in side_by_side(alone, COLOURS).pictures)

@@ -1,11 +1,15 @@
 """What a report says about whom: from results files alone."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 
 from gmmseg.evaluation import build_results, write_results
-from gmmseg.run.report import distinct_names, open_sources, write_report
+from gmmseg.run import report
+from gmmseg.run.report import distinct_names, open_sources, typical_image, write_report
+from gmmseg.samples import Sample
 
 
 def closed(miou):
@@ -39,3 +43,36 @@ def test_names_take_as_many_folders_as_they_need():
     sources = [Path("/x/a/run"), Path("/y/a/run"), Path("/x/b/run"), Path("/x/other")]
     names = distinct_names([source.name for source in sources], sources)
     assert names == ["x/a/run", "y/a/run", "b/run", "other"]
+
+
+def strange_image(index: int, unknown: int, brightness: int) -> Sample:
+    """20 x 10 pixels of one brightness, of which the first ``unknown`` are unknown."""
+    labels = torch.zeros(200, dtype=torch.uint8)
+    labels[:unknown] = 1
+    image = torch.full((3, 20, 10), brightness, dtype=torch.uint8)
+    image[0, 0, 0] = index  # by which the model below knows it
+    return Sample(image, labels.view(20, 10), f"image {index}")
+
+
+class Guesses:
+    """In the place of a Predictor: image i has i of its known pixels above all of its unknown ones."""
+
+    def __init__(self, model: None) -> None:
+        pass
+
+    def predict(self, image: torch.Tensor) -> SimpleNamespace:
+        scores = torch.zeros(200)
+        scores[:20] = 1.0
+        scores[20 : 20 + int(image[0, 0, 0])] = 2.0
+        return SimpleNamespace(anomaly=scores.view(20, 10))
+
+
+def test_the_picture_is_of_the_image_in_the_middle_and_not_of_the_best(monkeypatch):
+    monkeypatch.setattr(report, "Predictor", Guesses)
+    bright = [strange_image(index, 20, 200) for index in (40, 5, 90, 20)]
+    dark = [strange_image(index, 20, 30) for index in (60, 61, 62, 63)]
+    small = [strange_image(7, 1, 255)]
+    assert typical_image(None, [*dark, *small, *bright]) == 5, "40 is the worse of 20 and 40, the middle ones"
+    assert typical_image(None, [strange_image(0, 0, 9), *small]) == 1, (
+        "the one with most, where all have little"
+    )

@@ -8,8 +8,8 @@ import numpy as np
 from PIL import Image
 
 from gmmseg.class_colours import Colours
-from gmmseg.inference.heat import HeatScale, confidence_colours, image_scale
-from gmmseg.inference.pictures import overlay, palette
+from gmmseg.inference.heat import HeatScale, confidence_colours, heat_overlay, image_scale
+from gmmseg.inference.pictures import overlay, palette, unknown_picture
 from gmmseg.labels import IGNORE
 from gmmseg.report.parts import Figure, Gallery
 
@@ -59,6 +59,25 @@ def panel(example: Example, colours: Colours) -> Gallery:
     for number in range(max(len(left), len(rows))):
         pictures += left[number : number + 1] + (rows[number] if number < len(rows) else [])
     return Gallery(example.name, tuple(pictures), columns=4)
+
+
+def side_by_side(example: Example, colours: Colours) -> Gallery:
+    """Rows of three: the image, or what is unknown in it; then classes and anomaly score of a model."""
+    example = _enlarged(example)
+    left = [_tile(Image.fromarray(example.image), "image", example)]
+    if example.unknown is not None:
+        truth = unknown_picture(example.image, example.unknown == 1)
+        left.append(_tile(truth, "the truth: what no training image shows", example))
+    pictures: list[Figure] = []
+    for number, (name, maps) in enumerate(example.models.items()):
+        scale = maps.scale or image_scale(maps.anomaly, maps.threshold)
+        classes = overlay(example.image, maps.labels, colours, maps.unknown, opacity=0.6)
+        pictures += [
+            *left[number : number + 1],
+            _tile(classes, f"{name}: classes, unknown outlined", example),
+            _tile(heat_overlay(example.image, maps.anomaly, scale), f"{name}: anomaly score", example),
+        ]
+    return Gallery(example.name, tuple(pictures), columns=3)
 
 
 def _enlarged(example: Example) -> Example:

@@ -5,14 +5,17 @@ from collections.abc import Sequence
 
 from PIL import Image, ImageDraw, ImageFont
 
+from gmmseg.inference.pictures import encoded, legend, stacked
 from gmmseg.report.parts import Figure, Gallery
+from gmmseg.report.sections import Classes
 
-_TILE, _CAPTION, _GAP = 320, 20, 8
+_TILE, _CAPTION, _GAP = 400, 22, 8
+_LEGEND = 0.6  # of the width: its letters are then about as large as those of the captions
 _PAPER, _INK = "white", "#222222"
 
 
-def contact_sheet(galleries: Sequence[Gallery]) -> bytes:
-    """The pictures of all galleries in rows, each above its caption; a PNG file's bytes."""
+def contact_sheet(galleries: Sequence[Gallery], classes: Classes) -> bytes:
+    """The pictures of all galleries in rows, each above its caption, and a legend; a PNG file's bytes."""
     rows = [
         gallery.pictures[start : start + gallery.columns]
         for gallery in galleries
@@ -31,9 +34,8 @@ def contact_sheet(galleries: Sequence[Gallery]) -> bytes:
             sheet.paste(tile, (left, top))
             left += tile.width + _GAP
         top += max(tile.height for tile in row) + _GAP
-    buffer = io.BytesIO()
-    sheet.quantize(256).save(buffer, "png", optimize=True)
-    return buffer.getvalue()
+    strip = legend(classes.names, classes.colours, width=round(_LEGEND * width), unknown=True)
+    return encoded(stacked(sheet, strip), "png")
 
 
 def _tile(figure: Figure) -> Image.Image:
@@ -42,5 +44,5 @@ def _tile(figure: Figure) -> Image.Image:
     height = round(picture.height * _TILE / picture.width)
     tile = Image.new("RGB", (_TILE, height + _CAPTION), _PAPER)
     tile.paste(picture.resize((_TILE, height), Image.Resampling.LANCZOS))
-    ImageDraw.Draw(tile).text((2, height + 3), figure.caption, _INK, ImageFont.load_default(12))
+    ImageDraw.Draw(tile).text((2, height + 3), figure.caption, _INK, ImageFont.load_default(14))
     return tile

@@ -10,7 +10,7 @@ import torch
 from gmmseg import run
 from gmmseg.atomic import write_bytes
 from gmmseg.class_colours import default_colours
-from gmmseg.evaluation import load_results
+from gmmseg.evaluation import AnomalyCurve, load_results
 from gmmseg.inference import Predictor
 from gmmseg.inference.heat import model_scale
 from gmmseg.labels import IGNORE
@@ -18,7 +18,7 @@ from gmmseg.models import Segmenter
 from gmmseg.models.saving import CONFIG_FILE
 from gmmseg.report import sections
 from gmmseg.report.html import Report
-from gmmseg.report.panels import Example, ModelMaps, panel
+from gmmseg.report.panels import Example, ModelMaps, side_by_side
 from gmmseg.report.parts import Section
 from gmmseg.report.sections import Classes, FittedPoints, Subject
 from gmmseg.report.sheet import contact_sheet
@@ -28,6 +28,8 @@ from gmmseg.samples import SegmentationDataset, walk
 
 _EXAMPLES = 4
 _SEARCHED = 40  # images looked through for examples with something unknown in them
+LEAST_UNKNOWN = 0.01
+"""Share of the pixels: what is smaller says little in a picture of this size."""
 _PROJECTED = 12  # images whose points are drawn
 
 
@@ -61,16 +63,43 @@ def write_report(sources: Sequence[Path], datasets: Sequence[SegmentationDataset
     report.write(Path(out))
 
 
-def write_picture(
-    sources: Sequence[Path], dataset: SegmentationDataset, out: Path, *, examples: int = 2
-) -> None:
-    """One PNG of what the runs' models make of ``examples`` with many unknown pixels in an anomaly set."""
+def write_picture(sources: Sequence[Path], dataset: SegmentationDataset, out: Path) -> None:
+    """One PNG of what the runs' models, side by side, make of the image of an anomaly set that is typical of
+    the first of them (`typical_image`)."""
     paths = [Path(source) for source in sources]
     names = distinct_names([path.name for path in paths], paths)
     models = {name: run.open_model(path) for name, path in zip(names, paths)}
-    colours = _classes(next(iter(models.values()))).colours
-    chosen = [_example(models, dataset, index) for index in _chosen(dataset)[:examples]]
-    write_bytes(Path(out), contact_sheet([panel(example, colours) for example in chosen]))
+    subject = next(iter(models.values()))
+    example, classes = _example(models, dataset, typical_image(subject, dataset)), _classes(subject)
+    write_bytes(Path(out), contact_sheet([side_by_side(example, classes.colours)], classes))
+
+
+def typical_image(model: Segmenter, dataset: SegmentationDataset) -> int:
+    """The image that stands in the middle when ordered by how well ``model`` finds the unknown in it.
+
+    That is the average precision of its anomaly score on this image alone. In question are the brighter half
+    (a night scene shows little in print) of those of the first images of an anomaly set in which at least
+    LEAST_UNKNOWN of the pixels are unknown. Of an even number, the worse of the two in the middle is taken.
+    """
+    predictor, curve, precision = Predictor(model), AnomalyCurve(), dict[int, float]()
+    for index in _bright_with_unknown(dataset):
+        sample = dataset[index]
+        curve.reset()
+        curve.update(predictor.predict(sample.image).anomaly, sample.labels)
+        precision[index] = curve.compute()["ap"]
+    return sorted(precision, key=precision.__getitem__)[(len(precision) - 1) // 2]
+
+
+def _bright_with_unknown(dataset: SegmentationDataset) -> list[int]:
+    """What `typical_image` chooses among; the image with most unknown pixels where there is none."""
+    shares, light = dict[int, float](), dict[int, float]()
+    for index in range(min(_SEARCHED, len(dataset))):
+        sample = dataset[index]
+        shares[index] = float((sample.labels == 1).float().mean())
+        light[index] = float(sample.image.float().mean())
+    large = [index for index, share in shares.items() if share >= LEAST_UNKNOWN]
+    brightest_first = sorted(large, key=light.__getitem__, reverse=True)
+    return brightest_first[: (len(large) + 1) // 2] or [max(shares, key=shares.__getitem__)]
 
 
 def open_sources(paths: Sequence[Path]) -> list[Source]:
