@@ -62,12 +62,12 @@ def write(path: Path, text: str) -> None:
 
 
 def notebook_page(path: Path) -> str:
-    """The cells of a notebook one after the other, code in fences."""
+    """The cells of a notebook one after the other, code in fences; links lead to the pages of others."""
     cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
     sources = (("".join(cell["source"]), cell["cell_type"]) for cell in cells)
     parts = [text if kind == "markdown" else f"```python\n{text}\n```" for text, kind in sources]
     place = f"*This page is the notebook `{path.relative_to(ROOT)}`: run it there.*"
-    return "\n\n".join([parts[0], place, *parts[1:]]) + "\n"
+    return "\n\n".join([parts[0], place, *parts[1:]]).replace(".ipynb)", ".md)") + "\n"
 
 
 def api_page(module: str, heading: str) -> str:

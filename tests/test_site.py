@@ -42,8 +42,13 @@ def test_every_public_name_is_described(conf):
             assert isinstance(value, dict | tuple) or inspect.getdoc(value), f"{module}.{name}"
 
 
-def test_a_notebook_becomes_a_page(conf):
-    page = conf["notebook_page"](DOCS.parent / "examples/notebooks/04_own_training_loop.ipynb")
+def test_a_notebook_becomes_a_page_and_links_to_others_lead_to_theirs(conf):
+    folder = DOCS.parent / "examples" / "notebooks"
+    for path in folder.glob("*.ipynb"):
+        for target in re.findall(r"\]\((?!https?:)([^)]+)\)", conf["notebook_page"](path)):
+            assert target.endswith(".md")
+            assert (folder / target).with_suffix(".ipynb").is_file()
+    page = conf["notebook_page"](folder / "04_own_training_loop.ipynb")
     assert page.startswith("# The default recipe in a training loop of your own\n")
     assert "```python\nLIKELIHOOD_WEIGHT = 0.3\n" in page
 
