@@ -181,6 +181,20 @@ def test_the_page_on_the_papers_tables_agrees_with_the_paper_and_the_configurati
         assert work["memory of EM per process"][column] == f"{4 * numbers / 1e9:.1f} GB"
 
 
+def test_the_hours_of_the_papers_cells_follow_from_their_operations():
+    page = (ROOT / "docs" / "reproducing.md").read_text(encoding="utf-8")
+    counted = json.loads((ROOT / "benchmarks/results/work_of_cells.json").read_text())
+    table = _table(page, "| operations, hours |")
+    assert len(counted) == 3 * len(table) == 18
+    for network, cells in table.items():
+        for data, cell in zip(("ade20k", "cityscapes", "coco_stuff_10k"), cells):
+            work, train = counted[f"{data}_{network}"], load_config(f"{data}_{network}").train
+            assert work["images"] == train.steps * train.batch_size * train.accumulate * 8
+            assert work["training"] == 3 * work["forward"] * work["images"]
+            operations = work["training"] / 1e18
+            assert cell == f"{operations:.1f}, {operations * 1e6 / (8 * 40 * 3600):.1f} h"
+
+
 def test_the_citation_is_of_this_version_and_of_the_paper_that_the_readme_cites():
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
     assert citation["version"] == gmmseg.__version__
