@@ -1,13 +1,10 @@
 """An explanation says what prediction says: same posterior, same score, the component of the cell."""
 
-import dataclasses
-
 import pytest
 import torch
 
 import gmmseg
 from gmmseg.inference import Predictor, explain
-from gmmseg.inference.explaining import p_value
 from gmmseg.models import HeadSettings, InferenceSettings
 from gmmseg.models.exemplars import Exemplar
 from gmmseg.samples import Sample
@@ -52,6 +49,17 @@ def test_posterior_and_score_are_those_of_the_prediction(view, head, place, gene
     assert (found.component is None) == (head == "softmax")
     if view == "whole":  # else the score is the mean of several, or was resized with the rest
         torch.testing.assert_close(-max(found.evidence), found.anomaly, rtol=0.2, atol=2.0)
+
+
+def test_the_evidence_is_interpolated_between_cells_as_in_prediction(generator):
+    model = made()
+    predictor, pixels = Predictor(model), torch.rand(3, 64, 96, generator=generator)
+    with torch.no_grad():
+        evidence = model(pixels[None]).evidence
+    wanted = torch.nn.functional.interpolate(evidence, (64, 96), mode="bilinear", align_corners=False)
+    for x, y in ((0, 0), (50, 17), (95, 63)):
+        found = explain(predictor, pixels, x, y)
+        torch.testing.assert_close(torch.tensor(found.evidence), wanted[0, :, y, x], rtol=1e-3, atol=1e-3)
 
 
 def test_the_component_is_that_of_the_cell(generator):
@@ -99,12 +107,22 @@ def test_a_pixel_outside_the_image_is_refused(place):
         explain(Predictor(made()), torch.rand(3, 64, 96), *place)
 
 
-def test_p_values_are_the_least_share_that_the_quantiles_allow(calibration):
-    quantiles = ((0.5, 1.0), (0.05, 3.0), (0.01, 5.0))
-    known = dataclasses.replace(calibration(), quantiles=quantiles)
-    assert [p_value(known, score) for score in (0.0, 1.0, 2.0, 4.0, 9.0)] == [1.0, 1.0, 0.5, 0.05, 0.01]
-    assert p_value(calibration(), 2.0) is None
-    assert p_value(None, 2.0) is None
+@pytest.mark.parametrize("min_area", [1, 40])
+def test_unknown_and_p_value_are_those_of_the_prediction(promised, min_area, generator):
+    """Also where small regions are no alarm: a pixel above the threshold is then still known."""
+    model, pixels = made(), torch.rand(3, 64, 96, generator=generator)
+    threshold = float(Predictor(model).predict(pixels).anomaly.quantile(0.97))
+    model.calibration = promised(threshold, min_area)
+    predictor = Predictor(model)
+    predicted = predictor.predict(pixels)
+    above = predicted.anomaly > threshold
+    places = [(above & predicted.unknown), (above & ~predicted.unknown), ~above]
+    assert [bool(each.any()) for each in places] == [True, min_area > 1, True]
+    for each in places:
+        for y, x in each.nonzero()[:2].tolist():
+            found = explain(predictor, pixels, x, y)
+            assert found.unknown == bool(predicted.unknown[y, x])
+            assert found.p_value == float(predicted.p_values[y, x])
 
 
 def test_an_unknown_pixel_is_called_so(calibration):

@@ -12,7 +12,6 @@ from PIL import Image
 import gmmseg
 from gmmseg.data import Scenes
 from gmmseg.inference import FalseAlarms, Predictor, calibrate
-from gmmseg.inference.pixel_evidence import pixel_evidence
 from gmmseg.inference.viewing import NARROWEST, WIDEST, archive, for_screen, marked, panels, pixel_at, view
 from gmmseg.mixture import PRESETS, OnlineEM
 
@@ -60,41 +59,6 @@ def test_the_archive_holds_what_is_shown(predictor):
     assert about["false_alarm_rate_per_pixel"] == seen.calibration.false_alarm_rate(threshold)
     assert sum(about["share_of_pixels"]) == pytest.approx(1)
     assert about["weights"] == seen.calibration.weights
-
-
-def test_the_evidence_is_that_of_the_networks_cell(predictor):
-    pixels = SCENES[5].image[:, :39, :55] / 255
-    network = predictor.network
-    padded = torch.nn.functional.pad(pixels[None], (0, 9, 0, 25), mode="replicate")  # 39x55 -> 64x64
-    with torch.no_grad():
-        output = network(padded)
-    cells = output.logits.shape[-1]
-    x, y = 50, 17
-    row, column = y * cells // 64, x * cells // 64
-    found = pixel_evidence(predictor, pixels, x, y)
-    wanted = (output.logits if output.evidence is None else output.evidence)[0, :, row, column]
-    assert np.allclose(found.evidence, wanted, atol=1e-4)
-    assert np.allclose(
-        found.posterior, (output.logits[0, :, row, column] / network.temperature).softmax(0), atol=1e-5
-    )
-    assert found.nearest == int(wanted.argmax())
-    assert found.generative == (network.mixture is not None) == (found.component is not None)
-    if network.mixture is not None:
-        point = output.points[0, :, row, column]
-        each = [
-            float(network.mixture.log_density(point[None])[0, found.nearest, k])
-            + float(network.mixture.log_weights[found.nearest, k])
-            for k in range(network.mixture.num_components)
-        ]
-        assert found.component == int(np.argmax(each))
-
-
-def test_a_pixel_of_an_image_in_windows_is_looked_at_in_one_of_them(predictor):
-    narrow = Predictor(predictor.segmenter, window=32, stride=32)
-    pixels = SCENES[5].image / 255
-    found = pixel_evidence(narrow, pixels, 50, 17)
-    same = pixel_evidence(predictor, pixels[:, 1:33, 24:56], 26, 16)
-    assert np.allclose(found.evidence, same.evidence, atol=1e-4)
 
 
 def test_places_on_a_picture_are_pixels_of_the_image():

@@ -24,7 +24,7 @@ def explained():
     return Explanation(
         x=4, y=9, names=("road", "<b>sky</b>", "car"), generative=True, evidence=(-20.5, -3.25, -80.0),
         posterior=(0.2, 0.79, 0.01), label=1, nearest=1, component=1, component_shares=(0.1, 0.9),
-        anomaly=3.25, threshold=2.0, p_value=0.01,
+        anomaly=3.25, threshold=2.0, unknown=True, p_value=0.01,
         exemplars=(Exemplar(1, 1, "street<1>.png", 7, 8, 2.5, jpeg()),),
     )  # fmt: skip
 
@@ -66,6 +66,7 @@ def test_a_missing_index_is_named_with_its_cure(explained):
 
 
 def test_how_strange_it_is_in_words(explained):
-    assert verdict(explained) == "unknown; at most 1 % of known pixels as strange"
-    assert verdict(dataclasses.replace(explained, anomaly=0.5, p_value=1.0)) == "known; usual"
-    assert "calibrate" in verdict(dataclasses.replace(explained, threshold=None))
+    assert verdict(explained) == "unknown; at most 1 % of known pixels are as strange"
+    known = dataclasses.replace(explained, unknown=False, p_value=None)
+    assert verdict(known) == "known, the threshold is 2.00"
+    assert "calibrate" in verdict(dataclasses.replace(explained, threshold=None, unknown=None))

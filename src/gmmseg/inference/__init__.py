@@ -14,9 +14,11 @@ from gmmseg.inference.thresholds import ScoreHistogram
 from gmmseg.inference.tracking import ObjectTracker
 from gmmseg.inference.watching import Monitor, Observation
 from gmmseg.inference.windows import Maps, sliding, whole
+from gmmseg.models.exemplars import Exemplar
 from gmmseg.models.false_alarms import FalseAlarms
 
 __all__ = [
+    "Exemplar",
     "Explanation",
     "ExportError",
     "ExportReport",

@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 
 from gmmseg.images import ImageSource, load_image
+from gmmseg.inference.prediction import in_regions
 from gmmseg.inference.predictor import Predictor
 from gmmseg.inference.windows import Reading
-from gmmseg.models import Calibration, SegmenterOutput
+from gmmseg.models import SegmenterOutput
 from gmmseg.models.exemplars import Exemplar
 
 
@@ -40,15 +41,12 @@ class Explanation:
     """How strange the pixel is, higher = stranger."""
     threshold: float | None
     """From which score on it is unknown; None before calibration."""
+    unknown: bool | None
+    """Whether it is: above the threshold, in a region of the least area; None before calibration."""
     p_value: float | None
-    """At most this share of known pixels is as strange; None before calibration."""
+    """At most this share of known pixels is as strange; None where the calibration does not know."""
     exemplars: tuple[Exemplar, ...] = ()
     """Training pixels nearest to the mean of that component."""
-
-    @property
-    def unknown(self) -> bool | None:
-        """Whether it is stranger than the threshold; None before calibration."""
-        return None if self.threshold is None else self.anomaly > self.threshold
 
 
 @torch.no_grad()
@@ -61,12 +59,7 @@ def explain(
     """
     segmenter = predictor.segmenter
     pixels = load_image(image, max_pixels=predictor.max_pixels)
-    height, width = pixels.shape[-2:]
-    if not (0 <= x < width and 0 <= y < height):
-        raise ValueError(
-            f"pixel {x},{y} is outside the image of {width}x{height}: x is 0 to {width - 1}, "
-            f"y is 0 to {height - 1}"
-        )
+    _refuse_outside(pixels, x, y)
     readings: list[Reading] = [
         predictor.anomaly_reading,
         *(partial(_scores_of, i) for i in range(segmenter.num_classes)),
@@ -76,6 +69,7 @@ def explain(
     shares = _component_shares(predictor, pixels, x, y, label)
     component = None if shares is None else int(shares.argmax())
     calibration = segmenter.calibration
+    p_values = None if calibration is None else calibration.p_values(scores[0])
     return Explanation(
         x=x,
         y=y,
@@ -89,19 +83,30 @@ def explain(
         component_shares=() if shares is None else tuple(shares.tolist()),
         anomaly=anomaly,
         threshold=None if calibration is None else calibration.threshold,
-        p_value=p_value(calibration, anomaly),
+        unknown=_unknown(predictor, pixels, x, y, anomaly),
+        p_value=None if p_values is None else float(p_values),
         exemplars=tuple(each for each in exemplars if (each.label, each.component) == (label, component)),
     )
 
 
-def p_value(calibration: Calibration | None, score: float) -> float | None:
-    """The least share kept with the calibration such that no more known pixels are as strange as ``score``.
+def _refuse_outside(pixels: Tensor, x: int, y: int) -> None:
+    height, width = pixels.shape[-2:]
+    if not (0 <= x < width and 0 <= y < height):
+        raise ValueError(
+            f"pixel {x},{y} is outside the image of {width}x{height}: x is 0 to {width - 1}, "
+            f"y is 0 to {height - 1}"
+        )
 
-    1 for a score that is quite usual; None where no quantiles were kept.
-    """
-    if calibration is None or not calibration.quantiles:
+
+def _unknown(predictor: Predictor, pixels: Tensor, x: int, y: int, anomaly: float) -> bool | None:
+    """Whether `Prediction.unknown` holds a pixel with this score."""
+    calibration = predictor.segmenter.calibration
+    if calibration is None or calibration.threshold is None:
         return None
-    return min((share for share, quantile in calibration.quantiles if score > quantile), default=1.0)
+    if anomaly <= calibration.threshold or calibration.min_area == 1:
+        return anomaly > calibration.threshold
+    scores = torch.cat([strip.anomaly.cpu() for strip in predictor.strips(pixels)])
+    return bool(in_regions(scores > calibration.threshold, calibration.min_area)[y, x])
 
 
 def _scores_of(index: int, output: SegmenterOutput) -> Tensor:

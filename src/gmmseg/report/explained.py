@@ -51,12 +51,7 @@ def verdict(explained: Explanation) -> str:
     known = "unknown" if explained.unknown else "known"
     if explained.p_value is None:
         return f"{known}, the threshold is {explained.threshold:.2f}"
-    share = (
-        "usual"
-        if explained.p_value >= 1
-        else f"at most {100 * explained.p_value:g} % of known pixels as strange"
-    )
-    return f"{known}; {share}"
+    return f"{known}; at most {100 * explained.p_value:.3g} % of known pixels are as strange"
 
 
 def explanation_section(explained: Explanation) -> Section:

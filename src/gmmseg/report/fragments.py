@@ -1,11 +1,12 @@
 """Pieces of HTML for the live page: a legend, what a threshold promises, the evidence of a pixel as bars."""
 
+import base64
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
 from gmmseg.class_colours import Colours
-from gmmseg.inference.pixel_evidence import PixelEvidence
+from gmmseg.inference import Exemplar, Explanation
 
 _MOST_CLASSES = 20
 
@@ -26,6 +27,8 @@ STYLE = """
 .pixels {
   display: grid; gap: 8px 24px; grid-template-columns: repeat(auto-fit, minmax(min(100%, 320px), 1fr));
 }
+.exemplars { display: flex; flex-wrap: wrap; gap: 8px; margin: 4px 0; }
+.exemplars img { width: 96px; height: 96px; object-fit: cover; border-radius: 3px; }
 .panels { display: grid !important; grid-template-columns: repeat(4, minmax(0, 1fr)); gap: 8px; }
 .panels > * { min-width: 0 !important; }
 .picture label[data-testid="block-label"] { position: static; border: 0; box-shadow: none; }
@@ -39,15 +42,11 @@ footer { display: none !important; }
 
 @dataclass(frozen=True)
 class ClickedPixel:
-    """One model's words on a pixel: what its cell holds, and label, score and p-value of the pixel itself."""
+    """One model's words on a pixel, and whether it is unknown at the threshold that the page is at."""
 
     model: str
-    names: tuple[str, ...]
     colours: Colours
-    found: PixelEvidence
-    label: int
-    anomaly: float
-    p_value: float | None
+    found: Explanation
     unknown: bool
 
 
@@ -95,24 +94,36 @@ def pixel_bars(x: int, y: int, clicked: Sequence[ClickedPixel]) -> str:
 
 def _one_model(clicked: ClickedPixel) -> str:
     found = clicked.found
-    order = sorted(range(len(clicked.names)), key=lambda each: -found.evidence[each])[:_MOST_CLASSES]
+    order = sorted(range(len(found.names)), key=lambda each: -found.evidence[each])[:_MOST_CLASSES]
     low, high = (edge(found.evidence[each] for each in order) for edge in (min, max))
     rows = "".join(_row(clicked, each, low, high) for each in order)
-    kind = "log p(cell given class)" if found.generative else "logit (softmax head: no densities)"
-    component = (
-        ""
-        if found.component is None
-        else f" · nearest component: {found.component + 1} of {found.components} of "
-        f"{escape(clicked.names[found.nearest])}"
-    )
-    usual = "no p-value: not calibrated" if clicked.p_value is None else f"p-value {clicked.p_value:.3g}"
+    kind = "log p(pixel given class)" if found.generative else "logit (softmax head: no densities)"
+    usual = "no p-value: not calibrated" if found.p_value is None else f"p-value {found.p_value:.3g}"
     verdict = "unknown" if clicked.unknown else "known"
     return (
         f'<p class="remark"><strong>{escape(clicked.model)}</strong>: '
-        f"{escape(clicked.names[clicked.label])}, {verdict} · anomaly score {clicked.anomaly:.4g} · "
-        f"{usual}{component}</p>"
-        f'<p class="remark">{kind} · posterior</p><table class="bars">{rows}</table>'
+        f"{escape(found.names[found.label])}, {verdict} · anomaly score {found.anomaly:.4g} · {usual}</p>"
+        f'<p class="remark">{kind} · posterior</p><table class="bars">{rows}</table>{_component(found)}'
     )
+
+
+def _component(found: Explanation) -> str:
+    """The component the pixel looks like most, and training pixels of it where there is an index."""
+    if found.component is None:
+        return ""
+    which = f"component {found.component + 1} of {len(found.component_shares)} of {found.names[found.label]}"
+    pictures = "".join(_training_pixel(each) for each in found.exemplars)
+    if not pictures:
+        return remark(f"Looks most like {which}. Training pixels of it: gmmseg explain MODEL --build")
+    return remark(f"Looks most like {which}, which stands for these training pixels:") + (
+        f'<div class="exemplars">{pictures}</div>'
+    )
+
+
+def _training_pixel(each: Exemplar) -> str:
+    where = escape(f"{each.image}, pixel {each.x},{each.y}")
+    data = base64.b64encode(each.crop).decode()
+    return f'<img src="data:image/jpeg;base64,{data}" alt="{where}" title="{where}">'
 
 
 def _row(clicked: ClickedPixel, index: int, low: float, high: float) -> str:
@@ -120,7 +131,7 @@ def _row(clicked: ClickedPixel, index: int, low: float, high: float) -> str:
     found = clicked.found
     width = 4 + 96 * (found.evidence[index] - low) / max(high - low, 1e-12)
     most = ' class="most"' if index == found.nearest else ""
-    name = escape(clicked.names[index])
+    name = escape(found.names[index])
     return (
         f'<tr{most}><td title="{name}">{name}</td>'
         f'<td><div style="width:{width:.1f}%;background:rgb{tuple(clicked.colours[index])}"></div></td>'

@@ -15,7 +15,6 @@ from typing import Literal, TypedDict
 
 import gradio as gr
 import numpy as np
-import torch
 from PIL import Image
 from starlette.middleware import Middleware
 from starlette.requests import Request
@@ -24,8 +23,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from torch import Tensor
 
 from gmmseg.images import ImageError, load_image
-from gmmseg.inference import Predictor
-from gmmseg.inference.pixel_evidence import pixel_evidence
+from gmmseg.inference import Exemplar, Predictor, explain
 from gmmseg.inference.threshold_scale import ThresholdScale, threshold_scale
 from gmmseg.inference.viewing import (
     ImageView,
@@ -94,10 +92,14 @@ Update = object
 
 @dataclass(frozen=True, eq=False)
 class LivePage:
-    """The models by name and the examples; its methods are what happens on the page."""
+    """The models by name and the examples; its methods are what happens on the page.
+
+    ``exemplars``: by name of a model, training pixels of its components, where there is an index of them.
+    """
 
     predictors: Mapping[str, Predictor]
     examples: Sequence[Example] = field(default=())
+    exemplars: Mapping[str, Sequence[Exemplar]] = field(default_factory=dict)
 
     def upload(self, path: str | None) -> list[Update]:
         """An uploaded file: everything on the page anew, or a message where it is no image."""
@@ -171,18 +173,11 @@ class LivePage:
 
     def _clicked(self, session: Session, value: float, x: int, y: int) -> Iterator[ClickedPixel]:
         for name, seen in session.views.items():
-            anomaly = float(seen.anomaly[y, x])
-            calibration = seen.calibration
-            usual = None if calibration is None else calibration.p_values(torch.tensor([anomaly]))
             threshold = session.thresholds(value)[name]
             yield ClickedPixel(
                 name,
-                seen.names,
                 seen.colours,
-                pixel_evidence(self.predictors[name], session.pixels, x, y),
-                int(seen.labels[y, x]),
-                anomaly,
-                None if usual is None else float(usual),
+                explain(self.predictors[name], session.pixels, x, y, self.exemplars.get(name, ())),
                 bool(seen.unknown(threshold)[y, x]),
             )
 

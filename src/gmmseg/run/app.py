@@ -9,6 +9,7 @@ from gmmseg.data import Scenes, ScenesAnomaly, Streets, StreetsAnomaly
 from gmmseg.inference import Predictor
 from gmmseg.run.building import validation_data
 from gmmseg.run.demo import MODELS
+from gmmseg.run.exemplar_index import exemplars_of
 from gmmseg.run.runs import open_model, run_config
 from gmmseg.samples import SegmentationDataset
 
@@ -35,8 +36,12 @@ def live_page(
         from gmmseg.report.live import LivePage, serving
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(NEEDS_GRADIO) from error
-    predictors = {name: Predictor(open_model(source)) for name, source in _named(sources).items()}
-    with serving(LivePage(predictors, _examples(sources[0])), host, port) as address:
+    named = _named(sources)
+    predictors = {name: Predictor(open_model(source)) for name, source in named.items()}
+    exemplars = {
+        name: exemplars_of(source, predictors[name].segmenter) or () for name, source in named.items()
+    }
+    with serving(LivePage(predictors, _examples(sources[0]), exemplars), host, port) as address:
         yield address
 
 
