@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from gmmseg.evaluation.class_gain import ClassGain
     from gmmseg.models import Segmenter
     from gmmseg.run.class_editing import AddedClass
-    from gmmseg.samples import FingerprintedDataset
+    from gmmseg.samples import FingerprintedDataset, SegmentationDataset
 
 OutOption = Annotated[
     Path, typer.Option(help="Folder for the new weights. One that holds weights is refused.")
@@ -30,6 +30,13 @@ ValidationOption = Annotated[
         "classes are matched by name. Default: the validation set of a run folder.",
     ),
 ]
+MasksOption = Annotated[
+    Path | None,
+    typer.Option(
+        help="Folder of masks, a.jpg.png or a.png for a.jpg: 1 is the class, 0 not, 255 ignored; "
+        "or 255 and 0, as the unknown masks of gmmseg predict."
+    ),
+]
 CalibrateOnOption = Annotated[
     str | None,
     typer.Option("--data", "-d", help="Labelled images to calibrate the new model on, NAME:ROOT[:SPLIT]."),
@@ -40,32 +47,29 @@ def add_class(
     model: Model,
     name: Annotated[str, typer.Option(help="Name of the new class.")],
     images: Annotated[Path, typer.Option(help="Folder of images.")],
-    masks: Annotated[
-        Path,
-        typer.Option(
-            help="Folder of masks, a.jpg.png or a.png for a.jpg: 1 is the class, 0 not, 255 ignored; "
-            "or 255 and 0, as the unknown masks of gmmseg predict."
-        ),
-    ],
     out: OutOption,
+    masks: MasksOption = None,
+    objects: Annotated[
+        Path | None,
+        typer.Option(help="Instead of masks: the objects.json that gmmseg predict --objects made of these."),
+    ] = None,
+    accept: Annotated[
+        str | None, typer.Option(help="With --objects: ids of the objects that are of the class, 3,7,12.")
+    ] = None,
     data: ValidationOption = None,
     components: Annotated[
         int | None, typer.Option(min=1, help="Gaussians of the class, at most. Default: as the others have.")
     ] = None,
 ) -> None:
-    """Add a class to a trained model from a few images with masks; nothing is trained.
+    """Add a class to a trained model from a few images with masks, or accepted objects; nothing is trained.
 
     All other classes keep their densities. Prints what the new class takes from them on validation images,
     then writes the new model, calibrated on the same images.
     """
     from gmmseg import run
-    from gmmseg.data.class_masks import images_without_mask, open_class_masks
 
     _refuse_taken(out)
-    marked = open_class_masks(images, masks)
-    left_out = images_without_mask(images, marked)
-    if left_out:
-        note(f"{len(left_out)} images have no mask and are left out, {left_out[0]} among them")
+    marked = _marked(images, masks, objects, accept)
     validation = _validation(model, data)
     segmenter = run.open_model(model).to(run.join_processes().device)
     with Bar("adding the class") as bar:
@@ -75,6 +79,33 @@ def add_class(
     if run.join_processes().is_main_process:
         _tell(name, added)
     _save(added.segmenter, out, validation)
+
+
+def _marked(
+    images: Path, masks: Path | None, objects: Path | None, accept: str | None
+) -> "SegmentationDataset":
+    """The images in which the new class is marked, by masks or as accepted objects."""
+    from gmmseg.data.accepted_regions import AcceptedRegions
+    from gmmseg.data.class_masks import images_without_mask, open_class_masks
+
+    if (masks is None) == (objects is None) or (objects is None) != (accept is None):
+        raise ValueError("say where the class is: --masks DIR, or --objects FILE with --accept 3,7,12")
+    if objects is not None and accept is not None:
+        return AcceptedRegions(images, objects, _ids(accept))
+    assert masks is not None
+    marked = open_class_masks(images, masks)
+    left_out = images_without_mask(images, marked)
+    if left_out:
+        note(f"{len(left_out)} images have no mask and are left out, {left_out[0]} among them")
+    return marked
+
+
+def _ids(text: str) -> list[int]:
+    """The numbers of ``3,7,12``."""
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise ValueError(f"--accept {text}: give ids of objects, whole numbers such as 3,7,12") from None
 
 
 def remove_class(model: Model, name: NameOption, out: OutOption, data: CalibrateOnOption = None) -> None:
