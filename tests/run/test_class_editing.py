@@ -263,6 +263,7 @@ def test_the_commands_of_the_pages_run_as_they_are_printed(world, tmp_path, monk
     shutil.copy("photos/0.png", "photos/street.png")
     shutil.copytree(world / "images", "cones/images")
     shutil.copytree(world / "masks", "cones/masks")
+    assert invoke("calibrate", "runs/mine", "--data", "folder:mydata:val").exit_code == 0  # as train does
     docs = Path(__file__).parents[2] / "docs"
     commands = [
         line.partition("#")[0].split()
@@ -270,13 +271,32 @@ def test_the_commands_of_the_pages_run_as_they_are_printed(world, tmp_path, monk
         for block in re.findall(r"```bash\n(.*?)```", (docs / page).read_text(encoding="utf-8"), re.DOTALL)
         for line in block.splitlines()
     ]
-    assert len(commands) == 8
+    assert len(commands) == 10
     for words in commands:
         assert words[0] == "gmmseg"
         result = invoke(*words[1:])
         assert result.exit_code == 0, (words, result.output, result.exception)
     assert run.open_model("runs/merged").label_names == ("sky", "ground")
+    assert run.open_model("runs/accepted").label_names == ("sky", "grass", "cone")
     assert Path("explain.html").is_file()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ((), "--masks DIR, or --objects FILE with --accept"),
+        (("--masks", "m", "--objects", "o", "--accept", "1"), "--masks DIR, or --objects FILE"),
+        (("--objects", "o.json"), "with --accept"),
+        (("--objects", "o.json", "--accept", "1,x"), "whole numbers such as 3,7,12"),
+        (("--objects", "o.json", "--accept", "1"), r"o.json: cannot be read"),
+    ],
+)
+def test_a_class_is_marked_in_one_way(world, tmp_path, words, message):
+    command = ("add-class", world / "model", "--name", "ball", "--images", world / "images")
+    result = invoke(*command, *words, "--out", tmp_path / "out")
+    assert isinstance(result.exception, ValueError)
+    assert message in str(result.exception)
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.slow
@@ -286,3 +306,16 @@ def test_the_example_learns_cars_without_training(tmp_path):
     assert gain.new_iou > 0.1
     assert gain.lost < 0.02
     assert (tmp_path / "out" / "explain.html").is_file()
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_the_examples_explain_a_pixel_and_accept_objects(tmp_path):
+    examples = Path(__file__).parents[2] / "examples"
+    explained = runpy.run_path(str(examples / "explain.py"))["main"](["--out", str(tmp_path / "why")])
+    assert {each.component for each in explained.exemplars} == {explained.component}
+    assert (tmp_path / "why" / "explain.html").read_text().count("data:image/jpeg") == 2 + len(
+        explained.exemplars
+    )
+    model = runpy.run_path(str(examples / "objects.py"))["main"](["--out", str(tmp_path / "objects")])
+    assert model.label_names[-1] == "car"

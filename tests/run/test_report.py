@@ -6,7 +6,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+import gmmseg
+from gmmseg import run
+from gmmseg.data import Scenes, ScenesAnomaly
 from gmmseg.evaluation import build_results, write_results
+from gmmseg.inference import Predictor
 from gmmseg.run import report
 from gmmseg.run.report import distinct_names, open_sources, typical_image, write_report
 from gmmseg.samples import Sample
@@ -37,6 +41,25 @@ def test_runs_of_one_folder_name_are_told_apart(tmp_path):
         assert f"{name}: msp" in page
     with pytest.raises(ValueError, match="twice"):
         open_sources([sources[0], sources[0]])
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_the_strangest_pixels_are_explained_with_training_pixels(tmp_path):
+    scenes, strange = (kind("val", size=(32, 48), length=3) for kind in (Scenes, ScenesAnomaly))
+    network = gmmseg.build("tiny_unet", class_names=scenes.label_space.names, head="softmax")
+    network.label_names = scenes.label_space.names
+    model, _ = run.fit_head(network.eval(), scenes, 2, passes=2)
+    model.save_pretrained(tmp_path / "fitted")
+    run.build_exemplars(tmp_path / "fitted", model, scenes)
+    write_report([tmp_path / "fitted"], [scenes, strange], tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text().split(">Why</h2>")[1].split("<h2")[0]
+    scores = Predictor(model).predict(scenes[0].image).anomaly
+    y, x = divmod(int(scores.argmax()), 48)
+    assert f"{scenes[0].name}, pixel {x},{y}" in page
+    assert page.count("<img") > 4  # two of each image, and training pixels
+    network.save_pretrained(tmp_path / "softmax")
+    write_report([tmp_path / "softmax"], [scenes], tmp_path / "report.html")
+    assert ">Why</h2>" not in (tmp_path / "report.html").read_text()
 
 
 def test_names_take_as_many_folders_as_they_need():

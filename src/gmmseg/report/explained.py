@@ -1,6 +1,8 @@
-"""An explanation of one pixel as a section of a page, and as a page of its own."""
+"""Explanations of pixels: one as a page of its own, several as a section of a report."""
 
 import io
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,13 +13,62 @@ from gmmseg.inference.pictures import crop_around
 from gmmseg.inference.viewing import marked
 from gmmseg.report import plots
 from gmmseg.report.html import Report
-from gmmseg.report.parts import Column, Figure, Gallery, Highlight, Section, Table
+from gmmseg.report.parts import Cell, Column, Figure, Gallery, Highlight, Section, Table
 
 _MOST_CLASSES = 20
 _WIDEST = 1024
 NO_INDEX = (
     "There is no index of training pixels: `gmmseg explain MODEL --build --data NAME:ROOT:train` writes one."
 )
+
+
+@dataclass(frozen=True, eq=False)
+class ExplainedPixel:
+    """A pixel of the image ``name``, pixels (h w 3) uint8, and why it is what it is."""
+
+    name: str
+    pixels: NDArray[np.uint8]
+    found: Explanation
+
+
+def explained_section(model: str, explained: Sequence[ExplainedPixel]) -> Section | None:
+    """Why the strangest pixel of each of some images is what ``model`` says; None without images."""
+    if not explained:
+        return None
+    columns = ("pixel", "label", "posterior %", "most evidence", "component", "anomaly score", "p-value")
+    digits = {"anomaly score": 2, "p-value": 4}
+    return Section(
+        "Why",
+        f"The strangest pixel of each of these images, as {model} sees it, beside training pixels of the "
+        "component it looks like most (`gmmseg explain --build` finds them). Others: `gmmseg explain`.",
+        (
+            Table(
+                tuple(Column(name, digits=digits.get(name, 1)) for name in columns),
+                tuple(_row(each) for each in explained),
+            ),
+        ),
+        galleries=tuple(
+            Gallery(
+                f"{each.name}, pixel {each.found.x},{each.found.y}: {verdict(each.found)}",
+                (*_pictures(each.found, each.pixels), *_exemplar_figures(each.found)),
+                columns=6,
+            )
+            for each in explained
+        ),
+    )
+
+
+def _row(each: ExplainedPixel) -> tuple[Cell, ...]:
+    found = each.found
+    return (
+        f"{each.name}, {found.x},{found.y}",
+        found.names[found.label],
+        100 * found.posterior[found.label],
+        found.names[found.nearest],
+        None if found.component is None else f"{found.component + 1} of {len(found.component_shares)}",
+        found.anomaly,
+        found.p_value,
+    )
 
 
 def explanation_page(explained: Explanation, pixels: NDArray[np.uint8], name: str) -> Report:
@@ -100,7 +151,12 @@ def exemplar_section(explained: Explanation) -> Section:
     what = f"component {explained.component + 1} of {explained.names[explained.label]}"
     if not explained.exemplars:
         return Section(title, f"None is known for {what}. {NO_INDEX}")
-    pictures = tuple(
+    gallery = Gallery(what, _exemplar_figures(explained))
+    return Section(title, f"Nearest to the mean of {what}.", galleries=(gallery,))
+
+
+def _exemplar_figures(explained: Explanation) -> tuple[Figure, ...]:
+    return tuple(
         Figure(
             each.crop,
             "jpeg",
@@ -109,21 +165,23 @@ def exemplar_section(explained: Explanation) -> Section:
         )
         for each in explained.exemplars
     )
-    return Section(title, f"Nearest to the mean of {what}.", galleries=(Gallery(what, pictures),))
 
 
 def _picture_section(explained: Explanation, pixels: NDArray[np.uint8]) -> Section:
+    gallery = Gallery("Image", _pictures(explained, pixels), 2)
+    return Section("The pixel", verdict(explained).capitalize() + ".", galleries=(gallery,))
+
+
+def _pictures(explained: Explanation, pixels: NDArray[np.uint8]) -> tuple[Figure, Figure]:
+    """The image with a ring around the pixel, and the pixel's surroundings."""
     whole = marked(pixels, explained.x, explained.y)
     whole.thumbnail((_WIDEST, _WIDEST))
     side = max(24, min(pixels.shape[:2]) // 4)
     near = crop_around(pixels, explained.x, explained.y, side)
     place = f"pixel {explained.x},{explained.y}"
-    pictures = (
+    return (
         Figure(_encoded(whole), "jpeg", f"The image, a ring around {place}", f"The ring is around {place}"),
         Figure(_encoded(near), "jpeg", f"The surroundings of {place}", "Its surroundings"),
-    )
-    return Section(
-        "The pixel", verdict(explained).capitalize() + ".", galleries=(Gallery("Image", pictures, 2),)
     )
 
 

@@ -11,12 +11,13 @@ from gmmseg import run
 from gmmseg.atomic import write_bytes
 from gmmseg.class_colours import default_colours
 from gmmseg.evaluation import AnomalyCurve, load_results
-from gmmseg.inference import Predictor
+from gmmseg.inference import Exemplar, Predictor, explain
 from gmmseg.inference.heat import model_scale
 from gmmseg.labels import IGNORE
 from gmmseg.models import Segmenter
 from gmmseg.models.saving import CONFIG_FILE
 from gmmseg.report import sections
+from gmmseg.report.explained import ExplainedPixel, explained_section
 from gmmseg.report.html import Report
 from gmmseg.report.panels import Example, ModelMaps, side_by_side
 from gmmseg.report.parts import Section
@@ -24,7 +25,7 @@ from gmmseg.report.sections import Classes, FittedPoints, Subject
 from gmmseg.report.sheet import contact_sheet
 from gmmseg.report.stored import read_log
 from gmmseg.run.runs import weights_of
-from gmmseg.samples import SegmentationDataset, walk
+from gmmseg.samples import Sample, SegmentationDataset, walk
 
 _EXAMPLES = 4
 _SEARCHED = 40  # images looked through for examples with something unknown in them
@@ -49,6 +50,7 @@ def write_report(sources: Sequence[Path], datasets: Sequence[SegmentationDataset
     written = [
         sections.results_section(subjects),
         _pictures(models, datasets),
+        _explained(opened, [Path(source) for source in sources], datasets),
         sections.unknown_section(subjects),
         sections.calibration_section(subjects, _fitted(models, datasets)),
         sections.training_section(subjects),
@@ -196,6 +198,30 @@ def _pictures(models: Mapping[str, Segmenter], datasets: Sequence[SegmentationDa
         for index in _chosen(dataset)
     ]
     return sections.pictures_section(examples, _classes(next(iter(models.values()))), _promises(models))
+
+
+def _explained(
+    opened: Sequence[Source], paths: Sequence[Path], datasets: Sequence[SegmentationDataset]
+) -> Section | None:
+    """The strangest pixel of one image of each set, explained by the first model with mixtures."""
+    for source, path in zip(opened, paths):
+        if source.model is not None and source.model.mixture is not None:
+            predictor, index = Predictor(source.model), run.exemplars_of(path, source.model) or ()
+            samples = [dataset[_chosen(dataset)[0]] for dataset in datasets if len(dataset)]
+            explained = [_strangest_pixel(predictor, sample, index) for sample in samples]
+            return explained_section(source.subject.name, explained)
+    return None
+
+
+def _strangest_pixel(predictor: Predictor, sample: Sample, index: Sequence[Exemplar]) -> ExplainedPixel:
+    """Why the pixel with the highest score in an image is what it is."""
+    anomaly = predictor.predict(sample.image).anomaly
+    y, x = divmod(int(anomaly.argmax()), anomaly.shape[1])
+    return ExplainedPixel(
+        sample.name,
+        sample.image.permute(1, 2, 0).numpy(),
+        explain(predictor, sample.image, x, y, index),
+    )
 
 
 def _promises(models: Mapping[str, Segmenter]) -> dict[str, str]:
