@@ -4,14 +4,16 @@
     python experiments/new_classes.py camvid --models DIR --camvid DIR --weights FILE
     python experiments/new_classes.py table                                     from the files there are
 
-A model is trained without one class, and its softmax twin too. On the test set: average precision of the
-withheld class as unknown. Then the class is added to the GMM model from 1, 5 and 20 training images with
-masks (`run.add_class`), and the last layer of the twin is fine-tuned on the same images, with one row more:
-once the new row alone, once all rows. Masks are all that `add_class` gets; fine-tuning gets the labels of all
-classes in these images. Both are judged on the test set. The prior of the new class, and the shrinkage, are
-found on val alone. Images are drawn three times.
+A model is trained without some classes, and its softmax twin too; each gets a density of the backbone's maps
+beside its head, and a calibration. The withheld classes are then taken one after the other, the others of
+them being ignored everywhere. On the test set: average precision of the class as unknown. Then the class is
+added to the GMM model from 1, 5 and 20 training images with masks (`run.add_class`), and the last layer of
+the twin is fine-tuned on the same images, with one row more: once the new row alone, once all rows. Masks are
+all that `add_class` gets; fine-tuning gets the labels of all known classes in these images. Both are judged
+on the test set. The prior of the new class, and the shrinkage, are found on val alone. Images are drawn three
+times.
 
-Trained models are kept in DIR, and a model that has its results file is passed over.
+Trained models are kept in DIR, and a class that has its results file is passed over.
 """
 
 import argparse
@@ -39,13 +41,15 @@ from gmmseg.models import Segmenter
 from gmmseg.models.heads import HeadSettings, SoftmaxHead
 from gmmseg.models.segmenter import replace_head
 from gmmseg.run.fit import labelled_cells
-from gmmseg.samples import SegmentationDataset, walk
+from gmmseg.samples import walk
 
 RESULTS = Path(__file__).parent / "results" / "new_classes"
-HIDDEN = {"scenes": ("car", "person", "vegetation"), "camvid": ("pedestrian",)}
-HEADS = {"gmm": [], "softmax": ["preset=softmax"]}
+WITHHELD = {"scenes": ("car", "person", "vegetation"), "camvid": ("pedestrian", "bicyclist")}
+"""Together, from one training of each head and seed: a training for each class would take hours here."""
+HEADS = {"gmm": [], "softmax": ["preset=softmax", "train.density=true"]}
+SCORES = {"gmm": ("nll", "fused"), "softmax": ("max_logit", "energy", "fused")}
 COMMON = ["train.validate_every=100000", "train.save_every=100000"]
-CAMVID = ["train.cached_crops=5", "train.steps=450"]
+CAMVID = ["train.cached_crops=2", "train.steps=300"]
 COUNTS, DRAWS = (1, 5, 20), (0, 1, 2)
 LEAST = {"scenes": 50, "camvid": 200}
 """Pixels of the class in an image that is drawn."""
@@ -76,35 +80,36 @@ class KeptFeatures(nn.Module):
 
 
 class Experiment:
-    """One withheld class, one seed: both models, trained or read, and what they are judged on."""
+    """One seed: both models, trained or read, and what they are judged on."""
 
-    def __init__(self, kind: str, hidden: str, seed: int, arguments: argparse.Namespace) -> None:
-        self.kind, self.hidden, self.seed, self.arguments = kind, hidden, seed, arguments
-        self.target = RESULTS / f"{kind}_{hidden}_{seed}.json"
+    def __init__(self, kind: str, seed: int, arguments: argparse.Namespace) -> None:
+        self.kind, self.seed, self.arguments = kind, seed, arguments
+        self.kept: dict[str, Segmenter] = {}
         self.known: dict[str, float] = {}
         self.splits: dict[str, CachedDataset] = {}
 
-    def run(self) -> None:
-        """Train what is not there yet, judge it, write the results file."""
-        if self.target.is_file():
+    def run(self, hidden: str) -> None:
+        """Judge both models on one withheld class, trained first if they are not there yet."""
+        target = RESULTS / f"{self.kind}_{hidden}_{self.seed}.json"
+        if target.is_file():
             return
-        gmm, twin = (self.opened(head) for head in HEADS)
-        hidden = HiddenClasses(self.split("test"), (self.hidden,))
         results = {
             "dataset": self.kind,
-            "hidden": self.hidden,
+            "hidden": hidden,
+            "withheld": WITHHELD[self.kind],
             "seed": self.seed,
             "overrides": {head: self.overrides(head) for head in HEADS},
-            "unknown": {"gmm": self.unknown(gmm, hidden), "softmax": self.unknown(twin, hidden)},
-            "runs": [self.added(gmm, twin, count, draw) for count in COUNTS for draw in DRAWS],
+            "unknown": {head: self.unknown(head, hidden) for head in HEADS},
+            "runs": [self.added(hidden, count, draw) for count in COUNTS for draw in DRAWS],
         }
-        self.target.parent.mkdir(parents=True, exist_ok=True)
-        self.target.write_text(json.dumps(results, indent=1) + "\n")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(json.dumps(results, indent=1) + "\n")
 
     def overrides(self, head: str) -> list[str]:
         """What defines a training, the places of data and weights apart."""
         scale = CAMVID if self.kind == "camvid" else []
-        return [f"data.held_out=[{self.hidden}]", f"train.seed={self.seed}", *COMMON, *scale, *HEADS[head]]
+        withheld = f"data.held_out=[{','.join(WITHHELD[self.kind])}]"
+        return [withheld, f"train.seed={self.seed}", *COMMON, *scale, *HEADS[head]]
 
     def config(self, head: str) -> Config:
         places = []
@@ -112,32 +117,32 @@ class Experiment:
             places = [f"data.root={self.arguments.camvid}", f"model.weights={self.arguments.weights}"]
         return load_config(self.kind, places + self.overrides(head))
 
-    def opened(self, head: str) -> Segmenter:
-        """The trained model, its features kept once computed."""
-        folder = self.arguments.models / f"{self.kind}_{self.hidden}_{head}_{self.seed}"
+    def trained(self, head: str) -> Segmenter:
+        """The model kept in --models, or one that is trained now."""
+        folder = self.arguments.models / f"{self.kind}_{head}_{self.seed}"
         if not folder.is_dir():
             print(f"training {folder.name}", flush=True)
             self.train(self.config(head), folder)
-        model = run.open_model(folder)
-        kept = Segmenter(KeptFeatures(model.features), model.head).eval()
-        kept.mean, kept.std, kept.inference = model.mean, model.std, model.inference
-        kept.label_names, kept.colours = model.label_names, model.colours
-        return kept
+        return run.open_model(folder)
 
     def train(self, config: Config, folder: Path) -> None:
         if self.kind == "scenes":
             run.train(config, folder, cpu=True)
             return
-        model, _ = cached.train(config, self.arguments.models / "crops" / f"{self.hidden}_{self.seed}")
+        model, _ = cached.train(config, self.arguments.models / "crops" / str(self.seed))
+        model, _ = run.fit_density(model, run.training_data(config.data))
         model.calibration = calibrate(Predictor(model), run.validation_data(config.data))
         model.save_pretrained(folder)
 
-    def unknown(self, model: Segmenter, hidden: SegmentationDataset) -> dict[str, Any]:
-        """AUROC, AP and FPR95 of the withheld class, for the scores of the head."""
-        scores = run.make_scores(model, ("nll",) if model.mixture is not None else ("max_logit", "energy"))
-        entry = evaluate_anomaly(Predictor(model), hidden, scores, intervals=False)
-        names = ("auroc", "ap", "fpr95")
-        return {name: {each: score[each] for each in names} for name, score in entry["scores"].items()}
+    def with_kept_features(self, head: str) -> Segmenter:
+        """The model without its density, its features kept once computed."""
+        if head not in self.kept:
+            model = self.trained(head)
+            kept = Segmenter(KeptFeatures(model.features), model.head).eval()
+            kept.mean, kept.std, kept.inference = model.mean, model.std, model.inference
+            kept.label_names, kept.colours = model.label_names, model.colours
+            self.kept[head] = kept
+        return self.kept[head]
 
     def split(self, name: str) -> CachedDataset:
         """All classes of a split; its images are read or drawn once."""
@@ -146,25 +151,35 @@ class Experiment:
             self.splits[name] = CachedDataset(open_dataset(data.name, data.root, name))
         return self.splits[name]
 
-    def before(self, head: str, model: Segmenter, test: Any) -> float:
+    def unknown(self, head: str, hidden: str) -> dict[str, Any]:
+        """AUROC, AP and FPR95 of the withheld class among the known ones, for scores of the head."""
+        model = self.trained(head)
+        seen = run.matched_classes(self.split("test"), (*model.label_names, hidden))
+        scores = run.make_scores(model, SCORES[head])
+        entry = evaluate_anomaly(Predictor(model), HiddenClasses(seen, (hidden,)), scores, intervals=False)
+        names = ("auroc", "ap", "fpr95")
+        return {name: {each: score[each] for each in names} for name, score in entry["scores"].items()}
+
+    def before(self, head: str, test: Any) -> float:
         """`old_miou` of a model that has learned nothing new yet."""
         if head not in self.known:
-            self.known[head] = old_miou(model, test)
+            self.known[head] = old_miou(self.with_kept_features(head), test)
         return self.known[head]
 
-    def added(self, gmm: Segmenter, twin: Segmenter, count: int, draw: int) -> dict[str, Any]:
+    def added(self, hidden: str, count: int, draw: int) -> dict[str, Any]:
         """Both ways to add the class from ``count`` images, judged on the test set."""
-        classes = (*gmm.label_names, self.hidden)
+        gmm, twin = (self.with_kept_features(head) for head in HEADS)
+        classes = (*gmm.label_names, hidden)
         test, val = (run.matched_classes(self.split(name), classes) for name in ("test", "val"))
-        images = drawn(self.split("train"), self.hidden, count, draw, LEAST[self.kind])
-        added = run.add_class(gmm, self.hidden, masks_of(images, self.hidden), validation=val)
+        images = drawn(self.split("train"), hidden, count, draw, LEAST[self.kind])
+        added = run.add_class(gmm, hidden, masks_of(images, hidden), validation=val)
         labelled = run.matched_classes(images, classes)
         entry = {"images": count, "draw": draw, "cells": added.cells, "components": added.components}
-        entry["gmm_add_class"] = judged(added.segmenter, self.before("gmm", gmm, test), test)
+        entry["gmm_add_class"] = judged(added.segmenter, self.before("gmm", test), test)
         for method, all_rows in (("softmax_new_row", False), ("softmax_all_rows", True)):
             tuned = fine_tuned(twin, labelled, all_rows=all_rows)
-            entry[method] = judged(tuned, self.before("softmax", twin, test), test)
-        print(self.target.stem, json.dumps(entry), flush=True)
+            entry[method] = judged(tuned, self.before("softmax", test), test)
+        print(self.kind, hidden, self.seed, json.dumps(entry), flush=True)
         return entry
 
 
@@ -236,8 +251,8 @@ def judged(model: Segmenter, before: float, dataset: Any) -> dict[str, float]:
 def fine_tuned(twin: Segmenter, images: Any, *, all_rows: bool) -> Segmenter:
     """The twin with one more row in its last layer, trained on the labelled cells of these images."""
     assert isinstance(twin.head, SoftmaxHead)
-    cells = list(labelled_cells(twin, images))
-    points, labels = (torch.cat(each) for each in zip(*cells))
+    _, *cells = zip(*labelled_cells(twin, images))
+    points, labels = (torch.cat(each) for each in cells)
     old = twin.head.classifier
     weight, bias = old.weight.detach().flatten(1), old.bias.detach()
     old_rows, new_row = torch.cat([weight, bias[:, None]], 1), torch.zeros(1, weight.shape[1] + 1)
@@ -293,7 +308,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=[*HIDDEN, "table"])
+    parser.add_argument("what", choices=[*WITHHELD, "table"])
     parser.add_argument("--models", type=Path, help="folder of trained models")
     parser.add_argument("--camvid", type=Path)
     parser.add_argument("--weights", type=Path, help="tf_efficientnet_lite0 weights (.safetensors)")
@@ -311,8 +326,9 @@ def main() -> None:
     if arguments.threads:
         torch.set_num_threads(arguments.threads)
     for seed in arguments.seeds:
-        for hidden in arguments.hidden or HIDDEN[arguments.what]:
-            Experiment(arguments.what, hidden, seed, arguments).run()
+        experiment = Experiment(arguments.what, seed, arguments)
+        for hidden in arguments.hidden or WITHHELD[arguments.what]:
+            experiment.run(hidden)
     print_table()
 
 
