@@ -18,6 +18,7 @@ from gmmseg.evaluation import (
     load_results,
     write_results,
 )
+from gmmseg.evaluation.per_image import KnownImages
 from gmmseg.labels import IGNORE
 
 
@@ -112,4 +113,54 @@ def test_files_that_are_no_results_are_named(tmp_path: Path, text: str | None, m
     if text is not None:
         path.write_text(text)
     with pytest.raises(EvaluationError, match=rf"results\.json: .*{message}"):
+        load_results(path)
+
+
+def test_a_closed_set_entry_holds_its_matrix_and_the_intervals_of_its_classes(tmp_path: Path) -> None:
+    confusion, images = ConfusionMatrix(3), KnownImages(3)
+    for index in range(3):
+        labels = torch.tensor([[0, 1, 1, IGNORE]])
+        predicted = torch.tensor([[0, 1, index % 2, 2]])
+        confusion.update(predicted, labels)
+        images.update(index, str(index), predicted, labels, torch.zeros(1, 4))
+    entry = closed_set_entry(confusion, None, ("road", "sky", "cat"), images=images)
+    entry["metrics"]["ece"] = 0.1
+    assert entry["confusion"] == [[3, 0, 0], [2, 4, 0], [0, 0, 0]]
+    low, high = entry["classes"]["sky"]["iou_interval"]
+    assert low <= entry["classes"]["sky"]["iou"] <= high
+    path = tmp_path / "results.json"
+    write_results(build_results("m", {"val": entry}), path)
+    assert load_results(path)["sets"]["val"]["confusion"] == entry["confusion"]
+    assert "      [2, 4, 0]" in "\n".join(line.rstrip(",") for line in path.read_text().splitlines())
+    assert len(load_results(path)["sets"]["val"]["images_ranked"]["worst"]) == 3
+
+
+@pytest.mark.parametrize(
+    ("part", "message"),
+    [
+        ({"confusion": [[1, 2]]}, "val.confusion is no table of 1 by 1"),
+        ({"confusion": [[-1]]}, "val.confusion is no table"),
+        ({"confusion": "many"}, "val.confusion is no table"),
+        ({"classes": {"a": {"iou": 1}}}, "a.accuracy is missing"),
+        ({"classes": {"a": {"iou": 1, "accuracy": 1, "iou_interval": [1]}}}, "a.iou_interval is no pair"),
+        ({"classes": 3}, "val.classes is no mapping"),
+        ({"intervals": {"miou": 3}}, "val.intervals holds something"),
+        (
+            {"images_ranked": {"worst": [{"image": 3, "index": 0}]}},
+            "images_ranked.worst is no list of images",
+        ),
+        ({"images_ranked": {"worst": [{"image": "x", "index": -1}]}}, "images_ranked.worst is no list"),
+        ({"images_ranked": []}, "images_ranked is no mapping"),
+        ({"at_threshold": {"threshold": 1, "promise": "x", "score": 2}}, "at_threshold.score is no text"),
+    ],
+)
+def test_parts_that_somebody_broke_are_named(tmp_path: Path, part: dict, message: str) -> None:
+    entry = {
+        "task": "closed_set",
+        "metrics": {"miou": 0.5, "pixel_accuracy": 0.5, "ece": 0.25},
+        "classes": {"a": {"iou": 1, "accuracy": 1}},
+    }
+    path = tmp_path / "results.json"
+    write_results(build_results("m", {"val": entry | part}), path)
+    with pytest.raises(EvaluationError, match=message):
         load_results(path)

@@ -13,9 +13,11 @@ from gmmseg.evaluation.calibration import CalibrationError
 from gmmseg.evaluation.components import ComponentMetrics
 from gmmseg.evaluation.confusion import ConfusionMatrix
 from gmmseg.evaluation.detection import AnomalyCurve
+from gmmseg.evaluation.per_image import KnownImages, StrangeImages
 from gmmseg.evaluation.results import anomaly_entry, closed_set_entry
-from gmmseg.evaluation.scores import FittedScore, Output, fit_together
+from gmmseg.evaluation.scores import FittedScore, MaxLogit, NegativeLogLikelihood, Output, fit_together
 from gmmseg.inference import Predictor
+from gmmseg.inference.readings import fused_of
 from gmmseg.inference.windows import Reading
 from gmmseg.json_tree import JSON
 from gmmseg.samples import Progress, Sample, SegmentationDataset, check_classes, walk
@@ -38,11 +40,12 @@ def evaluate_closed_set(
     *,
     progress: Progress | None = None,
     classwise: bool = True,
+    per_image: bool = True,
 ) -> JSON:
     """mIoU, accuracies and calibration of a labelled set; an entry for `build_results`.
 
     With a temperature chosen after training, the calibration error without it is reported too, and with a
-    threshold what it flags.
+    threshold what it flags. ``per_image``: with intervals, and the worst and the strangest images.
     """
     num_classes = predictor.segmenter.num_classes
     classes = check_classes(dataset, num_classes)
@@ -51,7 +54,8 @@ def evaluate_closed_set(
     temperature = predictor.segmenter.temperature
     as_trained = CalibrationError().to(predictor.device) if temperature != 1 else None
     alarms = _alarm_rates(predictor)
-    for sample in walk(dataset, progress):
+    images = KnownImages(num_classes) if per_image else None
+    for sample, index in _numbered(dataset, progress):
         maps = predictor.maps(sample)
         labels = sample.labels[None].long().to(maps.logits.device)
         confusion.update(maps.logits.argmax(1), labels, source=sample.name)
@@ -60,8 +64,17 @@ def evaluate_closed_set(
             as_trained.update((temperature * maps.logits).softmax(1), labels, source=sample.name)
         if alarms is not None:
             alarms.update(maps.anomaly[0], sample.labels, anomaly_set=False)
-    entry = closed_set_entry(confusion, calibration, classes.names, as_trained)
+        if images is not None:
+            images.update(index, sample.name, maps.logits.argmax(1)[0], labels[0], maps.anomaly[0])
+    if images is not None:
+        images.table.merge_processes()
+    entry = closed_set_entry(confusion, calibration, classes.names, as_trained, images)
     return {**entry, **_at_threshold(predictor, alarms)}
+
+
+def _numbered(dataset: SegmentationDataset, progress: Progress | None) -> Iterator[tuple[Sample, int]]:
+    """This process's samples, each with its place in the set."""
+    return zip(walk(dataset, progress), distributed.shard(len(dataset)))
 
 
 def _alarm_rates(predictor: Predictor) -> AlarmRates | None:
@@ -77,7 +90,16 @@ def _at_threshold(predictor: Predictor, alarms: AlarmRates | None) -> JSON:
     calibration = predictor.segmenter.calibration
     if alarms is None or calibration is None:
         return {}
-    return {"at_threshold": {"promise": calibration.promise_text(), **alarms.compute()}}
+    about = {"promise": calibration.promise_text(), "score": _shown_score(predictor)}
+    return {"at_threshold": {**about, **alarms.compute()}}
+
+
+def _shown_score(predictor: Predictor) -> str:
+    """The name under which the model's own anomaly map is judged; the threshold is one of this score."""
+    fused = fused_of(predictor.segmenter.calibration)
+    if fused is not None:
+        return fused.name
+    return MaxLogit.name if predictor.segmenter.mixture is None else NegativeLogLikelihood.name
 
 
 @torch.no_grad()
@@ -101,17 +123,27 @@ def evaluate_anomaly(
     names += [f"{name}+{'+'.join(type(step).__name__ for step in steps)}" for name in names if steps]
     found = {name: AnomalyCurve(per_image=intervals) for name in names}
     alarms = _alarm_rates(predictor)
+    images = None if alarms is None else StrangeImages(alarms.threshold, alarms.min_area)
     readings: list[Reading] = [*scores]
     if alarms is not None:
         readings.append(predictor.anomaly_reading)
     with _Counting(found) as counting:
-        for sample in walk(dataset, progress):
+        for sample, index in _numbered(dataset, progress):
             maps = _scored(predictor, sample, readings, len(scores), steps)
-            if alarms is not None:
+            if alarms is not None and images is not None:
                 alarms.update(maps[-1], sample.labels, anomaly_set=True)
+                images.update(index, sample.name, maps[-1], sample.labels)
             counting.start(dict(zip(names, maps)), sample)
     parts = _components(predictor, dataset, scores, found, components, progress) if components else {}
-    return {**anomaly_entry(found, parts), **_at_threshold(predictor, alarms)}
+    return {**anomaly_entry(found, parts), **_at_threshold(predictor, alarms), **_ranked(images)}
+
+
+def _ranked(images: StrangeImages | None) -> JSON:
+    """The part of an entry that names the worst and the strangest images of all processes."""
+    if images is None:
+        return {}
+    images.table.merge_processes()
+    return {"images_ranked": images.ranked()}
 
 
 def _scored(
@@ -206,6 +238,6 @@ def numbered_outputs(
     predictor: Predictor, dataset: SegmentationDataset, progress: Progress | None
 ) -> Iterator[tuple[int, Output, Tensor]]:
     """A number of its own, the output and the labels of every window of this process's images."""
-    for sample, index in zip(walk(dataset, progress), distributed.shard(len(dataset))):
+    for sample, index in _numbered(dataset, progress):
         for window, (output, labels) in enumerate(predictor.outputs(sample)):
             yield index * _WINDOWS + window, output, labels

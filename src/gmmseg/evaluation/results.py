@@ -3,6 +3,7 @@
 import json
 import math
 import platform
+import re
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -15,6 +16,7 @@ from gmmseg.evaluation.calibration import CalibrationError
 from gmmseg.evaluation.components import ComponentMetrics
 from gmmseg.evaluation.confusion import ConfusionMatrix
 from gmmseg.evaluation.detection import AnomalyCurve
+from gmmseg.evaluation.per_image import Intervals, KnownImages
 from gmmseg.evaluation.pooled import EvaluationError
 from gmmseg.evaluation.results_fault import results_fault
 from gmmseg.json_tree import JSON, Value
@@ -27,11 +29,19 @@ AT_THRESHOLD = (
     "the model's anomaly map above its calibrated threshold, ignored pixels dropped; flagged_known: share of "
     "an image's known pixels, mean over images; images_with_alarm: of images without an unknown pixel"
 )
+RANKED = (
+    "wrong: share of an image's judged pixels with another class, in anomaly sets missed or flagged in vain "
+    "at the threshold; miou: mean over classes that occur in the image; strangeness: the anomaly score that "
+    "1 % of its pixels exceed"
+)
 CLOSED_SET_PROTOCOL = {
     "miou": "one confusion matrix over the set at label resolution, ignored pixels dropped, "
     "mean over classes that occur",
     "ece": "15 equal-width bins of the top posterior, pooled over all labelled pixels, l1",
     "ece_as_trained": "the same without the temperature chosen on validation images",
+    "confusion": "pixels by true class (row) and predicted class (column), in the order of the classes",
+    "intervals": "bootstrap over images, 1000 draws, 95 % percentile, from the counts of each image",
+    "images_ranked": RANKED,
     "at_threshold": AT_THRESHOLD,
 }
 ANOMALY_PROTOCOL = {
@@ -42,6 +52,7 @@ ANOMALY_PROTOCOL = {
     "components": "SegmentMeIfYouCan: threshold of the best pixel F1 on the same set, 8-connected, "
     "sIoU and PPV thresholds 0.25..0.75",
     "intervals": "bootstrap over images, 1000 draws, 95 % percentile, from 512-atom summaries of each image",
+    "images_ranked": RANKED,
     "at_threshold": AT_THRESHOLD,
 }
 
@@ -51,19 +62,14 @@ def closed_set_entry(
     calibration: CalibrationError | None = None,
     names: tuple[str, ...] = (),
     as_trained: CalibrationError | None = None,
+    images: KnownImages | None = None,
 ) -> JSON:
     """One closed set's part of the results, from metrics that have seen all of it.
 
-    ``as_trained``: calibration before a temperature was chosen.
+    ``as_trained``: calibration before a temperature was chosen. ``images``: what was counted image by image.
     """
     figures = {key: plain(value) for key, value in confusion.compute().items()}
     classes = names or tuple(str(index) for index in range(confusion.num_classes))
-    with confusion.sync_context():
-        seen = {
-            "images": int(confusion.images),
-            "pixels": int(confusion.counts.sum()),
-            "ignored_pixels": int(confusion.ignored),
-        }
     entry: JSON = {
         "task": "closed_set",
         "metrics": {key: figures[key] for key in ("miou", "pixel_accuracy", "mean_accuracy")},
@@ -71,7 +77,7 @@ def closed_set_entry(
             name: {"iou": iou, "accuracy": accuracy}
             for name, iou, accuracy in zip(classes, *(_each(figures[key]) for key in ("iou", "accuracy")))
         },
-        **seen,
+        **_counted(confusion),
         "protocol": CLOSED_SET_PROTOCOL,
     }
     if calibration is not None:
@@ -79,7 +85,30 @@ def closed_set_entry(
         entry["reliability"] = {key: plain(value) for key, value in calibration.reliability().items()}
     if as_trained is not None:
         entry["metrics"]["ece_as_trained"] = plain(as_trained.compute()["ece"])
+    if images is not None:
+        entry["images_ranked"] = images.ranked()
+        _add_intervals(entry, images.intervals())
     return entry
+
+
+def _counted(confusion: ConfusionMatrix) -> JSON:
+    """The matrix of all processes, and how much it has seen."""
+    with confusion.sync_context():
+        return {
+            "confusion": plain(confusion.counts),
+            "images": int(confusion.images),
+            "pixels": int(confusion.counts.sum()),
+            "ignored_pixels": int(confusion.ignored),
+        }
+
+
+def _add_intervals(entry: JSON, found: Intervals | None) -> None:
+    """Put the intervals of the set's figures and of its classes into its entry."""
+    if found is None:
+        return
+    entry["intervals"] = {name: list(ends) for name, ends in found.figures.items()}
+    for figures, ends in zip(entry["classes"].values(), found.iou.tolist()):
+        figures["iou_interval"] = ends
 
 
 def _each(values: list[float] | float) -> list[float]:
@@ -159,7 +188,16 @@ def plain(value: Value) -> Value:
 def write_results(results: JSON, path: str | Path) -> None:
     """Write ``results`` as JSON, whole or not at all; NaN and infinities become "nan", "inf", "-inf"."""
     text = json.dumps(_encoded(results), indent=2, allow_nan=False) + "\n"
-    write_bytes(Path(path), text.encode())
+    write_bytes(Path(path), _FLAT_LIST.sub(_on_one_line, text).encode())
+
+
+# Text inside quotes has no line breaks in JSON, so this matches lists alone.
+_FLAT_LIST = re.compile(r"\[\n\s+([^\[\]{}]*?)\n\s*\]")
+
+
+def _on_one_line(found: re.Match[str]) -> str:
+    """A list of plain values: a matrix of 150 classes is 150 lines, and a curve one."""
+    return "[" + re.sub(r",\n\s+", ", ", found[1]) + "]"
 
 
 def load_results(path: str | Path) -> JSON:

@@ -10,6 +10,7 @@ METRICS = {"closed_set": ("miou", "pixel_accuracy", "ece"), "anomaly": ("auroc",
 PARTS = ("curve", "components", "intervals")
 CURVE = ("thresholds", "fpr", "tpr", "precision")
 RELIABILITY = ("confidence", "accuracy", "count")
+_SAID = ("promise", "score")
 TOLD = ("fitted_on", "preset", "seeds", "settings", "versions")
 """How a figure was made, beside the figures; nobody computes with it."""
 
@@ -42,6 +43,51 @@ def _closed_set_faults(where: str, entry: JSON) -> Iterator[str]:
     yield from _number_faults(f"{where}.metrics", entry.get("metrics"), METRICS["closed_set"])
     if "reliability" in entry:
         yield from _column_faults(f"{where}.reliability", entry["reliability"], RELIABILITY)
+    yield from _class_faults(where, entry)
+    yield from _interval_faults(where, entry)
+    yield from _ranked_faults(where, entry)
+
+
+def _class_faults(where: str, entry: JSON) -> Iterator[str]:
+    """Figures of the classes and their confusion matrix, in results that have them."""
+    classes = entry.get("classes", {})
+    if not isinstance(classes, dict):
+        yield f"{where}.classes is no mapping of classes"
+        return
+    for name, figures in classes.items():
+        place = f"{where}.classes.{name}"
+        yield from _number_faults(place, figures, ("iou", "accuracy"), parts=("iou_interval",))
+        if isinstance(figures, dict) and not _is_pair(figures.get("iou_interval", [0, 0])):
+            yield f"{place}.iou_interval is no pair of numbers"
+    if "confusion" in entry and not _is_square(entry["confusion"], len(classes)):
+        yield f"{where}.confusion is no table of {len(classes)} by {len(classes)} counts"
+
+
+def _is_square(table: object, side: int) -> bool:
+    rows = table if isinstance(table, list) else []
+    return len(rows) == side and all(
+        isinstance(row, list) and len(row) == side and all(is_number(each) and each >= 0 for each in row)
+        for row in rows
+    )
+
+
+def _ranked_faults(where: str, entry: JSON) -> Iterator[str]:
+    """The worst and the strangest images, in results that name them."""
+    ranked = entry.get("images_ranked", {})
+    if not isinstance(ranked, dict):
+        yield f"{where}.images_ranked is no mapping of lists"
+        return
+    for name, images in ranked.items():
+        if not isinstance(images, list) or not all(map(_is_ranked_image, images)):
+            yield f"{where}.images_ranked.{name} is no list of images with their figures"
+
+
+def _is_ranked_image(value: object) -> bool:
+    if not isinstance(value, dict) or not isinstance(value.get("image"), str):
+        return False
+    index = value.get("index")
+    whole = isinstance(index, int) and not isinstance(index, bool) and index >= 0
+    return whole and all(is_number(each) for name, each in value.items() if name != "image")
 
 
 def _threshold_faults(where: str, entry: JSON) -> Iterator[str]:
@@ -49,13 +95,15 @@ def _threshold_faults(where: str, entry: JSON) -> Iterator[str]:
     found = entry.get("at_threshold")
     if found is None:
         return
-    yield from _number_faults(f"{where}.at_threshold", found, ("threshold", "promise"), parts=("promise",))
-    if isinstance(found, dict) and not isinstance(found.get("promise"), str):
-        yield f"{where}.at_threshold.promise is no text"
+    yield from _number_faults(f"{where}.at_threshold", found, ("threshold", "promise"), parts=_SAID)
+    for name in _SAID if isinstance(found, dict) else ():
+        if not isinstance(found.get(name, ""), str):
+            yield f"{where}.at_threshold.{name} is no text"
 
 
 def _anomaly_faults(where: str, entry: JSON) -> Iterator[str]:
     yield from _threshold_faults(where, entry)
+    yield from _ranked_faults(where, entry)
     scores = entry.get("scores")
     if not isinstance(scores, dict) or not scores:
         yield f"{where}.scores is no mapping of scores"
@@ -72,7 +120,11 @@ def _part_faults(where: str, score: JSON) -> Iterator[str]:
         yield from _column_faults(f"{where}.curve", score["curve"], CURVE)
     if "components" in score:
         yield from _number_faults(f"{where}.components", score["components"], ())
-    intervals = score.get("intervals", {})
+    yield from _interval_faults(where, score)
+
+
+def _interval_faults(where: str, figures: JSON) -> Iterator[str]:
+    intervals = figures.get("intervals", {})
     if not isinstance(intervals, dict) or not all(map(_is_pair, intervals.values())):
         yield f"{where}.intervals holds something that is no pair of numbers"
 

@@ -193,7 +193,7 @@ def _papers_name(key: str) -> str:
 def _columns(result: Mapping[str, Value]) -> list[Column]:
     entries = result["sets"].items()
     closed = {
-        (data_set, metric): Figure(100 * value)
+        (data_set, metric): Figure(100 * value, _interval(entry, metric))
         for data_set, entry in entries
         for metric, value in entry.get("metrics", {}).items()
         if metric in _METRICS
@@ -213,13 +213,16 @@ def _anomaly(entries: Iterable[tuple[str, JSON]], score: str) -> dict[tuple[str,
     figures = {}
     for data_set, entry in entries:
         values = entry.get("scores", {}).get(score, {})
-        intervals = values.get("intervals", {})
         for metric, value in {**values, **values.get("components", {})}.items():
             if metric in _METRICS:
-                ends = intervals.get(metric)
-                interval = (100 * ends[0], 100 * ends[1]) if ends else None
-                figures[data_set, metric] = Figure(100 * value, interval)
+                figures[data_set, metric] = Figure(100 * value, _interval(values, metric))
     return figures
+
+
+def _interval(figures: Mapping[str, Value], metric: str) -> tuple[float, float] | None:
+    """The confidence interval of a metric in percent; None where none was found."""
+    ends = figures.get("intervals", {}).get(metric)
+    return (100 * ends[0], 100 * ends[1]) if ends else None
 
 
 def _heading(column: Column) -> str:

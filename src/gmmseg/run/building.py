@@ -182,7 +182,7 @@ def validate(segmenter: Segmenter, dataset: SegmentationDataset) -> dict[str, fl
 
     The IoU of a class is under CLASS_IOU and its name; a class that no pixel is of, or taken for, has none.
     """
-    entry = evaluate_closed_set(Predictor(segmenter), dataset, classwise=False)
+    entry = evaluate_closed_set(Predictor(segmenter), dataset, classwise=False, per_image=False)
     metrics = entry["metrics"]
     return {
         "score": metrics["miou"],
