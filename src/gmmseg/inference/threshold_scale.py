@@ -13,6 +13,8 @@ from gmmseg.models.false_alarms import IMAGE, PIXEL, FalseAlarmCurve, Per
 
 _STEP = 0.1
 _USUAL, _HIGHEST = 5.0, 25.0
+_DIGITS = (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8)
+_EVEN_STEPS = 40
 RAW, SHARE = "raw", "share"
 AGAIN = "`gmmseg calibrate MODEL --data NAME:ROOT:val` finds thresholds with a promise"
 
@@ -41,6 +43,23 @@ class ThresholdScale:
             RAW: "Threshold, raw anomaly score",
             SHARE: "Strangest pixels of this picture, %",
         }[self.unit]
+
+    @property
+    def positions(self) -> tuple[float, ...]:
+        """Some values of the scale, the start among them, in an order in which more and more is unknown.
+
+        Of rates, which matter most where they are low, in steps of about a fifth; of scores in equal steps.
+        """
+        if self.unit == RAW:
+            even = np.linspace(self.low, self.high, _EVEN_STEPS).tolist()
+            return tuple(sorted({self.start, *map(_short, even)}, reverse=True))
+        decades = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
+        values = (_short(digit * 10.0**decade) for decade in decades for digit in _DIGITS)
+        return tuple(sorted({self.start, *(each for each in values if self.low <= each <= self.high)}))
+
+    def shown(self, value: float) -> str:
+        """A value of the scale as people read it."""
+        return f"{value:.4g}" if self.unit == RAW else f"{value:.4g} %"
 
     def threshold(self, value: float, calibration: Calibration | None, anomaly: Scores) -> float | None:
         """The threshold of one model with the slider at ``value``; None where none promises so little.

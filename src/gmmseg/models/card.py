@@ -10,6 +10,7 @@ from pathlib import Path
 from gmmseg.atomic import write_bytes
 from gmmseg.json_tree import JSON
 from gmmseg.models.calibration_file import CALIBRATION_FILE, Calibration, stored_calibration
+from gmmseg.models.recipe import network_name
 
 CARD_FILE = "README.md"
 MARK = "<!-- written by gmmseg; remove this line to keep your own changes -->"
@@ -40,7 +41,7 @@ def _is_ours(path: Path) -> bool:
 def _text(folder: Path, config: JSON, calibration: Calibration | None, results: Path | None) -> str:
     parts = [
         MARK,
-        f"# {_plain(_network(config))}, {config['num_classes']} classes",
+        f"# {_plain(network_name(config.get('recipe')))}, {config['num_classes']} classes",
         "A segmenter of gmmseg: for each pixel a class, how sure the model is, and how strange the pixel is.",
         "## Load it",
         "```python\nimport gmmseg\n"
@@ -65,12 +66,6 @@ def _text(folder: Path, config: JSON, calibration: Calibration | None, results: 
     return "\n\n".join(parts) + "\n"
 
 
-def _network(config: JSON) -> str:
-    recipe = config.get("recipe") or {}
-    named = (recipe.get(key) for key in ("name", "backbone", "source"))
-    return str(next((name for name in named if name), "a network assembled by hand"))
-
-
 def _architecture(config: JSON) -> Iterator[str]:
     head = (config.get("recipe") or {}).get("head") or {}
     kind = {
@@ -82,7 +77,11 @@ def _architecture(config: JSON) -> Iterator[str]:
     names = config.get("label_names")
     shown = ", ".join(map(_plain, (names or ())[:_MOST_CLASSES]))
     more = ", ..." if names and len(names) > _MOST_CLASSES else ""
-    about = ("network: " + _plain(_network(config)), f"head: {kind}{beside}", f"gmmseg {config['version']}")
+    about = (
+        "network: " + _plain(network_name(config.get("recipe"))),
+        f"head: {kind}{beside}",
+        f"gmmseg {config['version']}",
+    )
     yield "\n".join(f"- {line}" for line in about)
     yield f"{config['num_classes']} classes" + (f": {shown}{more}." if names else ", without names.")
 

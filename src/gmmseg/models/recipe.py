@@ -30,3 +30,9 @@ Recipe = TypedDict(
     total=False,
 )
 """Each source of networks writes and reads some of these; the file is config.json."""
+
+
+def network_name(recipe: Recipe | JSON | None) -> str:
+    """What people call the network of a recipe."""
+    named = ((recipe or {}).get(key) for key in ("name", "backbone", "source"))
+    return str(next((name for name in named if name), "a network assembled by hand"))

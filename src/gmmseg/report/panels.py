@@ -2,18 +2,19 @@
 
 import io
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from PIL import Image
 
 from gmmseg.class_colours import Colours
 from gmmseg.inference.heat import HeatScale, confidence_colours, heat_overlay, image_scale
-from gmmseg.inference.pictures import overlay, palette, unknown_picture
+from gmmseg.inference.pictures import encoded, overlay, palette, unknown_picture
 from gmmseg.labels import IGNORE
 from gmmseg.report.parts import Figure, Gallery
 
 LONGEST_SIDE = 480  # pixels: pictures in a report are looked at, not measured
+PHOTOGRAPH_SIDE = 800  # the one picture in which people look for details
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,8 @@ class ModelMaps:
 
     ``unknown`` (h w) bool: what it calls unknown, by its ``threshold``; None for a model without one.
     ``scale``: the colours of its scores; None: those of the image's own percentiles.
+    ``levels`` (h w) uint8: the first position of the report's slider at which a pixel is unknown, or NEVER;
+    None where there is no slider.
     """
 
     labels: np.ndarray
@@ -30,6 +33,7 @@ class ModelMaps:
     threshold: float | None = None
     unknown: np.ndarray | None = None
     scale: HeatScale | None = None
+    levels: np.ndarray | None = None
 
 
 @dataclass(frozen=True)
@@ -46,19 +50,25 @@ class Example:
     unknown: np.ndarray | None = None
 
 
-def panel(example: Example, colours: Colours) -> Gallery:
-    """Rows of four: image or ground truth, then prediction, confidence and anomaly of each model."""
+def panel(example: Example, colours: Colours, start: int = 0) -> Gallery:
+    """Rows: image or ground truth, then prediction, confidence and anomaly of each model.
+
+    With a slider, ``start`` being where it begins, rows end with a picture of what is unknown there.
+    """
     example = _enlarged(example)
-    left = [_tile(Image.fromarray(example.image), "image", example)]
+    left = [_tile(Image.fromarray(example.image), "image", example, PHOTOGRAPH_SIDE)]
     if example.labels is not None:
         left.append(_tile(overlay(example.image, example.labels, colours, opacity=0.85), "labels", example))
     if example.unknown is not None:
         left.append(_tile(_mask(example.unknown), "unknown objects (white)", example))
     pictures: list[Figure] = []
-    rows = [_model_row(example, name, maps, colours) for name, maps in example.models.items()]
+    rows = [
+        _model_row(example, name, maps, colours) + _live(example, name, maps, colours, start)
+        for name, maps in example.models.items()
+    ]
     for number in range(max(len(left), len(rows))):
         pictures += left[number : number + 1] + (rows[number] if number < len(rows) else [])
-    return Gallery(example.name, tuple(pictures), columns=4)
+    return Gallery(example.name, tuple(pictures), 1 + max(map(len, rows), default=0), compared=True)
 
 
 def side_by_side(example: Example, colours: Colours) -> Gallery:
@@ -88,13 +98,13 @@ def _enlarged(example: Example) -> Example:
         return values.repeat(factor, 0).repeat(factor, 1)
 
     models = {
-        name: ModelMaps(
-            repeat(maps.labels),
-            repeat(maps.confidence),
-            repeat(maps.anomaly),
-            maps.threshold,
-            None if maps.unknown is None else repeat(maps.unknown),
-            maps.scale,
+        name: replace(
+            maps,
+            labels=repeat(maps.labels),
+            confidence=repeat(maps.confidence),
+            anomaly=repeat(maps.anomaly),
+            unknown=None if maps.unknown is None else repeat(maps.unknown),
+            levels=None if maps.levels is None else repeat(maps.levels),
         )
         for name, maps in example.models.items()
     }
@@ -119,14 +129,25 @@ def _model_row(example: Example, name: str, maps: ModelMaps, colours: Colours) -
     ]
 
 
+def _live(example: Example, name: str, maps: ModelMaps, colours: Colours, start: int) -> list[Figure]:
+    """The image with what is unknown at the slider's start, and the levels by which a script moves it."""
+    if maps.levels is None:
+        return []
+    marked = overlay(example.image, maps.labels, colours, maps.levels <= start, opacity=0.0)
+    figure = _tile(marked, f"{name}: what is unknown", example)
+    with Image.open(io.BytesIO(figure.data)) as shown:
+        small = Image.fromarray(maps.levels).resize(shown.size, Image.Resampling.NEAREST)
+    return [replace(figure, levels=encoded(small, "png"))]
+
+
 def _mask(unknown: np.ndarray) -> Image.Image:
     """White where unknown, black where known, grey where it does not count."""
     grey = np.select([unknown == 1, unknown == IGNORE], [255, 110], default=0)
     return Image.fromarray(grey.astype(np.uint8)).convert("RGB")
 
 
-def _tile(picture: Image.Image, caption: str, example: Example) -> Figure:
-    picture.thumbnail((LONGEST_SIDE, LONGEST_SIDE))
+def _tile(picture: Image.Image, caption: str, example: Example, longest: int = LONGEST_SIDE) -> Figure:
+    picture.thumbnail((longest, longest))
     buffer = io.BytesIO()
     picture.save(buffer, "jpeg", quality=88)
     return Figure(buffer.getvalue(), "jpeg", f"{caption} of {example.name}", caption)

@@ -1,7 +1,8 @@
 """Charts. The only door to matplotlib; plain numbers in, figures out.
 
 Everything that is ink is drawn in the colour of the page's text, so that a chart reads in light and dark;
-series are told apart by colours that stand out on both, and by their dashes.
+series are told apart by colours that stand out on both, and by dashes and markers. A line of a single point
+is none: it is left out, and so is a chart without a line.
 """
 
 from collections.abc import Mapping, Sequence
@@ -39,6 +40,7 @@ DASHES: tuple[Dash, ...] = (
     (0, (8, 2)),
     (0, (3, 3)),
 )
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "*")
 KNOWN, UNKNOWN = COLOURS[0], COLOURS[1]
 _UNKNOWN_POINTS = "#8a8f98"  # drawn into bitmaps, which do not follow the theme
 _INK = "#0a0b0c"  # stands for the colour of the page's text
@@ -60,6 +62,9 @@ class _Line(TypedDict):
     color: str
     linestyle: Dash
     linewidth: float
+    marker: str
+    markersize: float
+    markevery: float | None
 
 
 class _Marks(TypedDict, total=False):
@@ -72,22 +77,26 @@ class _Marks(TypedDict, total=False):
     linewidths: float
 
 
-def reliability_diagram(tables: Mapping[str, Curve]) -> Figure:
+def reliability_diagram(tables: Mapping[str, Curve]) -> Figure | None:
     """Accuracy against confidence, one line per model, above how the pixels spread over the confidences.
 
     ``tables``: model -> {"confidence", "accuracy", "count"}, lists over the bins; where the count is 0 the
     other two may hold anything.
     """
+    filled = {name: _filled_bins(table) for name, table in tables.items()}
+    filled = {name: bins for name, bins in filled.items() if len(bins[0]) > 1}
+    if not filled:
+        return None
     drawing = _drawing(height=4.3)
     above, below = drawing.subplots(2, 1, sharex=True, height_ratios=(3.2, 1))
     above.plot([0, 1], [0, 1], color=_INK, alpha=0.45, linewidth=1, label="perfectly calibrated")
     errors = []
-    for i, (name, table) in enumerate(tables.items()):
-        confidence, accuracy, share = _filled_bins(table)
+    for i, (name, (confidence, accuracy, share)) in enumerate(filled.items()):
         error = float((share * np.abs(confidence - accuracy)).sum())
         errors.append(f"{name} {error:.1%}")
-        above.plot(confidence, accuracy, "o", label=f"{_label(name)}, ECE {error:.1%}", **_series(i))
-        below.plot(confidence, share, "o", **_series(i))
+        look = _series(i, dots=True)
+        above.plot(confidence, accuracy, label=f"{_label(name)}, ECE {error:.1%}", **look)
+        below.plot(confidence, share, **look)
     above.set(ylabel="accuracy", xlim=(0, 1), ylim=(0, 1))
     below.set(xlabel="confidence", ylabel="pixels", yscale="log")
     _legend(drawing, above)
@@ -123,8 +132,11 @@ def _filled_bins(table: Curve) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return confidence, accuracy, count[filled] / count.sum()
 
 
-def roc_curves(curves: Mapping[str, Curve]) -> Figure:
+def roc_curves(curves: Mapping[str, Curve]) -> Figure | None:
     """``curves``: score -> {"fpr", "tpr"}, lists over falling thresholds, and "auroc" in [0, 1] if known."""
+    curves = _lines(curves)
+    if not curves:
+        return None
     drawing = _drawing()
     axes = drawing.subplots()
     axes.plot([0, 1], [0, 1], color=_INK, alpha=0.45, linewidth=1)
@@ -136,8 +148,11 @@ def roc_curves(curves: Mapping[str, Curve]) -> Figure:
     return _figure(drawing, f"ROC curves. {_numbers(curves, 'auroc', 'AUROC')}", "ROC curves (AUROC)")
 
 
-def pr_curves(curves: Mapping[str, Curve]) -> Figure:
+def pr_curves(curves: Mapping[str, Curve]) -> Figure | None:
     """``curves``: score -> {"tpr", "precision"} (recall is the tpr) and "ap" in [0, 1] if known."""
+    curves = _lines(curves)
+    if not curves:
+        return None
     drawing = _drawing()
     axes = drawing.subplots()
     for i, (name, curve) in enumerate(curves.items()):
@@ -149,6 +164,11 @@ def pr_curves(curves: Mapping[str, Curve]) -> Figure:
     _legend(drawing, axes)
     alt = f"Precision-recall curves. {_numbers(curves, 'ap', 'average precision')}"
     return _figure(drawing, alt, "Precision and recall (average precision)")
+
+
+def _lines(curves: Mapping[str, Curve]) -> Mapping[str, Curve]:
+    """The curves of more than one point: a score that is the same everywhere has none."""
+    return {name: curve for name, curve in curves.items() if len(curve["tpr"]) > 1}
 
 
 def score_histogram(name: str, histogram: Curve, threshold: float | None = None) -> Figure:
@@ -165,37 +185,39 @@ def score_histogram(name: str, histogram: Curve, threshold: float | None = None)
         axes.stairs(density, edges, fill=True, color=colour, alpha=0.35)
         axes.stairs(density, edges, color=colour, linewidth=1.4, label=f"{label} pixels")
     if threshold is not None:
-        axes.axvline(threshold, color=_INK, linewidth=1, linestyle="--", label="threshold")
+        axes.axvline(threshold, color=_INK, linewidth=1.4, linestyle="--", label=f"threshold {threshold:.4g}")
     axes.set(xlabel=f"{_label(name)} (higher = stranger)", ylabel="density")
     axes.set_yticks([])
     _legend(drawing, axes)
-    return _figure(drawing, f"Histogram of the score {name} over known and unknown pixels.", name)
+    begins = "" if threshold is None else f" Unknown begins at the threshold, {threshold:.4g}."
+    return _figure(drawing, f"Histogram of the score {name} over known and unknown pixels.{begins}", name)
 
 
-def training_curve(runs: Mapping[str, Records], key: str, label: str = "", *, step: str = "step") -> Figure:
+def training_curve(
+    runs: Mapping[str, Records], key: str, label: str = "", *, step: str = "step"
+) -> Figure | None:
     """One logged number over the steps, one line per run; records without it are passed over.
 
     ``runs``: run -> records, each a mapping with ``step`` and numbers, as `read_log` returns them.
     """
+    logged = {name: _logged(records, key, step) for name, records in runs.items()}
+    logged = {name: line for name, line in logged.items() if len(line[0]) > 1}
+    if not logged:
+        return None
     drawing = _drawing(height=2.9)
     axes = drawing.subplots()
-    for i, (name, records) in enumerate(runs.items()):
-        steps, values = _logged(records, key, step)
-        if len(steps):
-            marker = "o" if len(steps) < 25 else ""
-            axes.plot(steps, values, marker=marker, label=_label(name), **_series(i))
+    for i, (name, (steps, values)) in enumerate(logged.items()):
+        axes.plot(steps, values, label=_label(name), **_series(i, dots=len(steps) < 25))
     axes.set(xlabel=step)
     _legend(drawing, axes)
     label = label or key.replace("_", " ").replace("/", ": ")
-    return _figure(drawing, f"{label} over training, for {', '.join(runs)}.", label)
+    return _figure(drawing, f"{label} over training, for {', '.join(logged)}.", label)
 
 
 def em_diagnostics(runs: Mapping[str, Records], *, step: str = "step") -> tuple[Figure, ...]:
-    """A chart for each number of EM_DIAGNOSTICS that the records of any run hold."""
-    logged = {key for records in runs.values() for record in records for key in record}
-    return tuple(
-        training_curve(runs, key, EM_DIAGNOSTICS[key], step=step) for key in EM_DIAGNOSTICS if key in logged
-    )
+    """A chart for each number of EM_DIAGNOSTICS that the records of any run hold more than once."""
+    drawn = (training_curve(runs, key, label, step=step) for key, label in EM_DIAGNOSTICS.items())
+    return tuple(figure for figure in drawn if figure is not None)
 
 
 def projection(
@@ -256,13 +278,21 @@ def _logged(records: Records, key: str, step: str) -> tuple[np.ndarray, np.ndarr
     return np.array([steps[s].mean() for s in stretches]), np.array([values[s].mean() for s in stretches])
 
 
-def _series(index: int) -> _Line:
-    """The look of a line: of its own for the first 64 lines of a chart."""
-    rounds = index // len(COLOURS)
+def _series(index: int, *, dots: bool = False) -> _Line:
+    """The look of a line, which no other line of its chart has, however many there are.
+
+    Eight colours with eight dashes, shifted in each round; later rounds also have markers, which grow when
+    all of them have been used. ``dots``: each point is marked, in the first round too.
+    """
+    rounds, place = divmod(index, len(COLOURS))
+    marked = rounds - 1 + dots
     return {
-        "color": COLOURS[index % len(COLOURS)],
-        "linestyle": DASHES[(index + rounds) % len(DASHES)],
+        "color": COLOURS[place],
+        "linestyle": DASHES[(place + rounds) % len(DASHES)],
         "linewidth": 1.8,
+        "marker": MARKERS[marked % len(MARKERS)] if marked >= 0 else "",
+        "markersize": 4.5 + max(marked, 0) // (len(MARKERS) * len(DASHES)),
+        "markevery": None if dots else 0.12,
     }
 
 
@@ -293,6 +323,9 @@ def _legend(drawing: "Drawing", axes: "Axes") -> None:
     labels = axes.get_legend_handles_labels()[1]
     if labels:
         columns = 2 if max(map(len, labels)) <= 16 else 1
+        rows = -(-len(labels) // columns)
+        # Many lines make a taller figure, not a flatter chart.
+        drawing.set_figheight(drawing.get_figheight() + 0.2 * max(0, rows - 2))
         drawing.legend(loc="outside lower left", ncols=columns, frameon=False, fontsize=10, handlelength=2.6)
 
 

@@ -1,27 +1,18 @@
 """Numbers in, sections out: what the results, logs and predictions of models become on the page."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
 
 from gmmseg.class_colours import Colours
-from gmmseg.json_tree import JSON
+from gmmseg.json_tree import JSON, Value
 from gmmseg.report import plots
+from gmmseg.report.class_figures import interval_text
 from gmmseg.report.panels import Example, panel
-from gmmseg.report.parts import Column, Figure, Highlight, Section, Table
+from gmmseg.report.parts import Cell, Column, Figure, Highlight, Section, Slider, Table
 from gmmseg.report.stored import histogram_from_curve
-
-
-@dataclass(frozen=True, eq=False)
-class Subject:
-    """A model the report is about: its ``results`` as loaded from results.json (None where it has none), the
-    records of its training ``log``, and its ``config`` as text."""
-
-    name: str
-    results: JSON | None
-    log: list[JSON]
-    config: str
+from gmmseg.report.subjects import Subject, entries, first_set
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,18 +35,24 @@ class Classes:
     colours: Colours
 
 
+_INTERVAL = Column("95 % interval")
+
+
 def highlights(subjects: Sequence[Subject]) -> tuple[Highlight, ...]:
     """The main numbers of the first subject, with those of the others beside them."""
     found = []
-    known, strange = _first_set(subjects, "closed_set"), _first_set(subjects, "anomaly")
+    known, strange = first_set(subjects, "closed_set")[1], first_set(subjects, "anomaly")[1]
     for label, metric in (("mIoU", "miou"), ("calibration error (ECE)", "ece")):
         values = {subject.name: entry["metrics"][metric] for subject, entry in known.items()}
-        found += _highlight(label, subjects[0], values)
+        sure = {subject.name: entry.get("intervals", {}).get(metric) for subject, entry in known.items()}
+        found += _highlight(label, subjects[0], values, interval_text(sure.get(subjects[0].name)))
     best = {
-        subject.name: max(score["ap"] for score in entry["scores"].values())
+        subject.name: max(entry["scores"].values(), key=lambda score: score["ap"])
         for subject, entry in strange.items()
     }
-    found += _highlight("AP on unknown objects, best score", subjects[0], best)
+    own = best.get(subjects[0].name, {}).get("intervals", {}).get("ap")
+    values = {name: score["ap"] for name, score in best.items()}
+    found += _highlight("AP on unknown objects, best score", subjects[0], values, interval_text(own))
     return tuple(found)
 
 
@@ -76,46 +73,68 @@ def results_section(subjects: Sequence[Subject]) -> Section | None:
 
 
 def pictures_section(
-    examples: Sequence[Example], classes: Classes, promises: Mapping[str, str] | None = None
+    examples: Sequence[Example],
+    classes: Classes,
+    promises: Mapping[str, str] | None = None,
+    slider: Slider | None = None,
 ) -> Section | None:
-    """What the models predict for each example; None without examples."""
+    """What the models predict for each example, and a slider that moves what is unknown; None without
+    examples."""
     if not examples:
         return None
     text = (
-        "Bright is strange. Striped pixels are unknown to the model: they lie above its own threshold, "
-        "chosen on known pixels alone."
+        "Bright is strange. Outlined pixels are unknown to the model: they lie above its own threshold, "
+        "chosen on known pixels alone. Pictures open large, to be compared with the image."
     )
-    promised = [f"The threshold of `{name}` {words}." for name, words in (promises or {}).items()]
+    # A slider says itself what the thresholds promise.
+    said = (promises or {}).items() if slider is None else ()
+    promised = [f"The threshold of `{name}` {words}." for name, words in said]
+    start = 0 if slider is None else slider.start
     return Section(
         "What it looks like",
         " ".join([text, *promised]),
         legend=tuple(zip(classes.names, classes.colours)),
-        galleries=tuple(panel(example, classes.colours) for example in examples),
+        galleries=tuple(panel(example, classes.colours, start) for example in examples),
+        slider=slider,
     )
 
 
 def unknown_section(subjects: Sequence[Subject]) -> Section | None:
-    """ROC and precision-recall of every score on the first anomaly set, histograms of each model's best."""
+    """ROC and precision-recall of every score on the first anomaly set, and histograms: of the score that a
+    model shows, with its threshold, and of its best one; None without curves."""
     curves: dict[str, JSON] = {}
     histograms: list[Figure] = []
-    for subject, entry in _first_set(subjects, "anomaly").items():
+    key, found = first_set(subjects, "anomaly")
+    for subject, entry in found.items():
         scores = {name: score for name, score in entry["scores"].items() if "curve" in score}
         for name, score in scores.items():
             numbers = {"auroc": score["auroc"], "ap": score["ap"]}
             curves[f"{subject.name}: {name}"] = {**score["curve"], **numbers}
-        if scores:
-            best = max(scores, key=lambda name: scores[name]["ap"])
-            histogram = histogram_from_curve(scores[best]["curve"])
-            if histogram is not None:  # a score that is the same everywhere has none
-                histograms.append(plots.score_histogram(f"{subject.name}: {best}", histogram))
-    if not curves:
+        histograms += _histograms(subject.name, scores, entry.get("at_threshold", {}))
+    figures = [figure for draw in (plots.roc_curves, plots.pr_curves) if (figure := draw(curves)) is not None]
+    if not figures:
         return None
-    key = next(key for _, key, _ in _entries(subjects, "anomaly"))
     return Section(
         "Finding the unknown",
-        f"Every pixel of `{key}`, ignored ones left out. The histograms show each model's best score.",
-        figures=(plots.roc_curves(curves), plots.pr_curves(curves), *histograms),
+        f"Every pixel of `{key}`, ignored ones left out. The histograms show the score that a model shows, "
+        "with its threshold, and its best score where that is another one.",
+        figures=(*figures, *histograms),
     )
+
+
+def _histograms(model: str, scores: Mapping[str, JSON], flagging: Mapping[str, Value]) -> list[Figure]:
+    """Of the score that the threshold is of, as far as it is known, and of the best one."""
+    if not scores:
+        return []
+    best = max(scores, key=lambda name: scores[name]["ap"])
+    shown = flagging.get("score", "")
+    names = dict.fromkeys(name for name in (shown, best) if name in scores)
+    made = {name: histogram_from_curve(scores[name]["curve"]) for name in names}
+    return [
+        plots.score_histogram(f"{model}: {name}", histogram, flagging["threshold"] if name == shown else None)
+        for name, histogram in made.items()
+        if histogram is not None  # a score that is the same everywhere has none
+    ]
 
 
 def calibration_section(
@@ -124,11 +143,11 @@ def calibration_section(
     """The reliability diagram, and the points and mixtures of each model that has any; None without both."""
     tables = {
         subject.name: entry["reliability"]
-        for subject, entry in _first_set(subjects, "closed_set").items()
+        for subject, entry in first_set(subjects, "closed_set")[1].items()
         if "reliability" in entry
     }
-    figures = [plots.reliability_diagram(tables)] if tables else []
-    figures += [_projection(*each) for each in fitted]
+    reliability = plots.reliability_diagram(tables)
+    figures = ([] if reliability is None else [reliability]) + [_projection(*each) for each in fitted]
     if not figures:
         return None
     text = (
@@ -139,25 +158,24 @@ def calibration_section(
 
 
 def training_section(subjects: Sequence[Subject]) -> Section | None:
-    """Curves of loss, validation and EM's own numbers over the steps; None where no subject has a log."""
+    """Curves of loss, validation and EM's own numbers over the steps; None where no log has two of any."""
     logs = {subject.name: subject.log for subject in subjects if subject.log}
     if not logs:
         return None
     train = {name: [e for e in log if e.get("kind") == "train"] for name, log in logs.items()}
     validation = {name: [e for e in log if e.get("kind") == "validation"] for name, log in logs.items()}
     health = {
-        name: [{"step": e["step"], **e["em"]} for e in entries if isinstance(e.get("em"), dict)]
-        for name, entries in train.items()
+        name: [{"step": e["step"], **e["em"]} for e in records if isinstance(e.get("em"), dict)]
+        for name, records in train.items()
     }
-    figures = [plots.training_curve(train, "posterior", "cross-entropy of the posterior")]
-    if any(validation.values()):
-        figures.append(plots.training_curve(validation, "miou", "mIoU on the validation set"))
-    health = {name: entries for name, entries in health.items() if entries}
-    if health:
-        figures += plots.em_diagnostics(health)
-    return Section(
-        "Training", "Loss and validation, then what EM reports of its mixtures.", figures=tuple(figures)
+    curves = (
+        plots.training_curve(train, "posterior", "cross-entropy of the posterior"),
+        plots.training_curve(validation, "miou", "mIoU on the validation set"),
+        *plots.em_diagnostics(health),
     )
+    figures = tuple(figure for figure in curves if figure is not None)
+    text = "Loss and validation, then what EM reports of its mixtures."
+    return Section("Training", text, figures=figures) if figures else None
 
 
 def settings_section(subjects: Sequence[Subject]) -> Section | None:
@@ -170,45 +188,42 @@ def settings_section(subjects: Sequence[Subject]) -> Section | None:
     return Section("Settings", "Everything needed to run it again.", details="\n".join(texts + versions))
 
 
-def _entries(subjects: Iterable[Subject], task: str) -> Iterable[tuple[Subject, str, JSON]]:
-    """(subject, set, entry) of all results of a task: closed_set or anomaly."""
-    for subject in subjects:
-        for key, entry in (subject.results or {"sets": {}})["sets"].items():
-            if entry["task"] == task:
-                yield subject, key, entry
-
-
-def _first_set(subjects: Sequence[Subject], task: str) -> dict[Subject, JSON]:
-    """The entries of the first set of this kind that the first subject with any was judged on."""
-    entries = list(_entries(subjects, task))
-    return {subject: entry for subject, key, entry in entries if key == entries[0][1]}
-
-
 def _closed_set_table(subjects: Sequence[Subject]) -> Table | None:
-    rows = [
-        (subject.name, key, *(100 * entry["metrics"][name] for name in ("miou", "pixel_accuracy", "ece")))
-        for subject, key, entry in _entries(subjects, "closed_set")
-    ]
     columns = (Column("mIoU %", "higher"), Column("accuracy %", "higher"), Column("ECE %", "lower", 2))
-    return _table("model", columns, rows, "Known classes") if rows else None
+    rows = [
+        (subject.name, key, *_figures(entry["metrics"], ("miou", "pixel_accuracy", "ece"), entry))
+        for subject, key, entry in entries(subjects, "closed_set")
+    ]
+    return _table("model", _with_intervals(columns), rows, "Known classes") if rows else None
 
 
 def _anomaly_table(subjects: Sequence[Subject]) -> Table | None:
+    columns = (Column("AUROC %", "higher"), Column("AP %", "higher"), Column("FPR95 %", "lower"))
     rows = [
-        (f"{subject.name}: {name}", key, *(100 * score[metric] for metric in ("auroc", "ap", "fpr95")))
-        for subject, key, entry in _entries(subjects, "anomaly")
+        (f"{subject.name}: {name}", key, *_figures(score, ("auroc", "ap", "fpr95"), score))
+        for subject, key, entry in entries(subjects, "anomaly")
         for name, score in entry["scores"].items()
     ]
-    columns = (Column("AUROC %", "higher"), Column("AP %", "higher"), Column("FPR95 %", "lower"))
     caption = "Finding unknown objects, pooled over all pixels"
-    return _table("model: score", columns, rows, caption) if rows else None
+    return _table("model: score", _with_intervals(columns), rows, caption) if rows else None
+
+
+def _figures(values: JSON, names: Sequence[str], judged: JSON) -> Iterator[Cell]:
+    """Each figure in percent, followed by its interval, None where there is none."""
+    for name in names:
+        yield 100 * values[name]
+        yield interval_text(judged.get("intervals", {}).get(name))
+
+
+def _with_intervals(columns: Iterable[Column]) -> tuple[Column, ...]:
+    return tuple(each for column in columns for each in (column, _INTERVAL))
 
 
 def _threshold_table(subjects: Sequence[Subject]) -> Table | None:
     """What the models' own thresholds flag on each set."""
     rows = []
     for task in ("closed_set", "anomaly"):
-        for subject, key, entry in _entries(subjects, task):
+        for subject, key, entry in entries(subjects, task):
             found = entry.get("at_threshold")
             if found is not None:
                 shares = (found.get(name) for name in ("flagged_known", "images_with_alarm", "recall"))
@@ -225,27 +240,35 @@ def _threshold_table(subjects: Sequence[Subject]) -> Table | None:
 
 def _promises(subjects: Sequence[Subject]) -> dict[str, str]:
     """By name of a subject, what its threshold promises."""
-    entries = [each for task in ("closed_set", "anomaly") for each in _entries(subjects, task)]
-    found = {subject.name: entry["at_threshold"] for subject, _, entry in entries if "at_threshold" in entry}
+    judged = [each for task in ("closed_set", "anomaly") for each in entries(subjects, task)]
+    found = {subject.name: entry["at_threshold"] for subject, _, entry in judged if "at_threshold" in entry}
     return {name: each["promise"] for name, each in found.items()}
 
 
 def _table(subject: str, columns: tuple[Column, ...], rows: list[tuple], caption: str) -> Table:
-    """Rows of (subject, set, numbers); a single set goes into the caption, so that phones show numbers."""
+    """Rows of (subject, set, numbers); a single set goes into the caption, so that phones show numbers, and
+    intervals that nobody has are left out."""
+    whole = (Column(subject), Column("set"), *columns)
     sets = {row[1] for row in rows}
-    if len(sets) > 1:
-        return Table((Column(subject), Column("set"), *columns), tuple(rows), caption)
-    narrow = tuple((row[0], *row[2:]) for row in rows)
-    return Table((Column(subject), *columns), narrow, f"{caption}: {sets.pop()}")
+    empty = {i for i, column in enumerate(whole) if column == _INTERVAL and not any(row[i] for row in rows)}
+    kept = [i for i in range(len(whole)) if i not in empty and not (i == 1 and len(sets) == 1)]
+    shown = tuple(tuple(row[i] for i in kept) for row in rows)
+    return Table(
+        tuple(whole[i] for i in kept), shown, caption if len(sets) > 1 else f"{caption}: {sets.pop()}"
+    )
 
 
-def _highlight(label: str, subject: Subject, values: dict[str, float]) -> list[Highlight]:
-    """The subject's own value with the others' as a note; nothing where the subject has none."""
+def _highlight(
+    label: str, subject: Subject, values: dict[str, float], interval: str | None = None
+) -> list[Highlight]:
+    """The subject's own value, with its interval and the others' as a note; nothing where it has none."""
     if subject.name not in values:
         return []
     texts = {name: f"{100 * value:.1f} %" for name, value in values.items()}
     own = texts.pop(subject.name)
-    return [Highlight(label, own, ", ".join(f"{name} {text}" for name, text in texts.items()))]
+    notes = [f"95 %: {interval}"] if interval else []
+    notes += [f"{name} {text}" for name, text in texts.items()]
+    return [Highlight(label, own, ", ".join(notes))]
 
 
 def _projection(fitted: FittedPoints, classes: Classes) -> Figure:

@@ -1,29 +1,37 @@
 """The report of runs and results: files read, models opened, examples predicted, sections written."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
 import torch
 
+import gmmseg
 from gmmseg import run
 from gmmseg.atomic import write_bytes
 from gmmseg.class_colours import default_colours
 from gmmseg.evaluation import AnomalyCurve, load_results
+from gmmseg.evaluation.records import set_name
 from gmmseg.inference import Exemplar, Predictor, explain
 from gmmseg.inference.heat import model_scale
 from gmmseg.labels import IGNORE
 from gmmseg.models import Segmenter
+from gmmseg.models.recipe import network_name
 from gmmseg.models.saving import CONFIG_FILE
 from gmmseg.report import sections
+from gmmseg.report.class_figures import classes_section
 from gmmseg.report.explained import ExplainedPixel, explained_section
 from gmmseg.report.html import Report
+from gmmseg.report.image_ranking import images_section, standouts
+from gmmseg.report.moving_threshold import with_slider
 from gmmseg.report.panels import Example, ModelMaps, side_by_side
 from gmmseg.report.parts import Section
-from gmmseg.report.sections import Classes, FittedPoints, Subject
+from gmmseg.report.sections import Classes, FittedPoints
 from gmmseg.report.sheet import contact_sheet
 from gmmseg.report.stored import read_log
+from gmmseg.report.subjects import Subject, entries
 from gmmseg.run.runs import weights_of
 from gmmseg.samples import Sample, SegmentationDataset, walk
 
@@ -49,8 +57,10 @@ def write_report(sources: Sequence[Path], datasets: Sequence[SegmentationDataset
     models = {source.subject.name: source.model for source in opened if source.model is not None}
     written = [
         sections.results_section(subjects),
-        _pictures(models, datasets),
+        _pictures(models, datasets, subjects),
         _explained(opened, [Path(source) for source in sources], datasets),
+        classes_section(subjects),
+        images_section(subjects),
         sections.unknown_section(subjects),
         sections.calibration_section(subjects, _fitted(models, datasets)),
         sections.training_section(subjects),
@@ -61,8 +71,37 @@ def write_report(sources: Sequence[Path], datasets: Sequence[SegmentationDataset
         tuple(section for section in written if section is not None),
         "Made by `gmmseg report`. Every number is in the results files beside the runs.",
         sections.highlights(subjects),
+        (("made", f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC, gmmseg {gmmseg.__version__}"), *_facts(opened)),
     )
     report.write(Path(out))
+
+
+def _facts(sources: Sequence[Source]) -> Iterator[tuple[str, str]]:
+    """What the figures are of: data, and of each model network, head, parameters and training."""
+    sets = {
+        key: entry.get("images")
+        for source in sources
+        for key, entry in (source.subject.results or {"sets": {}})["sets"].items()
+    }
+    if sets:
+        counts = (f"{key} ({count} images)" if count else key for key, count in sets.items())
+        yield "data", ", ".join(counts)
+    for source in sources:
+        if source.model is not None:
+            yield source.subject.name, _network(source.model, source.subject)
+
+
+def _network(model: Segmenter, subject: Subject) -> str:
+    mixture = model.mixture
+    head = "softmax head" if mixture is None else f"mixtures of {mixture.means.shape[1]} components per class"
+    beside = "" if model.density is None else " and a density beside them"
+    parameters = sum(each.numel() for each in model.parameters()) / 1e6
+    steps = max((entry["step"] for entry in subject.log), default=0)
+    trained = f", trained for {steps} steps" if steps else ""
+    name = network_name(model.recipe)
+    return (
+        f"{name}, {head}{beside}, {model.num_classes} classes, {parameters:.2f} million parameters{trained}"
+    )
 
 
 def write_picture(sources: Sequence[Path], dataset: SegmentationDataset, out: Path) -> None:
@@ -188,16 +227,41 @@ def _points(model: Segmenter, dataset: SegmentationDataset) -> tuple[torch.Tenso
     return torch.cat([points for points, _ in found]), torch.cat([labels for _, labels in found])
 
 
-def _pictures(models: Mapping[str, Segmenter], datasets: Sequence[SegmentationDataset]) -> Section | None:
+def _pictures(
+    models: Mapping[str, Segmenter], datasets: Sequence[SegmentationDataset], subjects: Sequence[Subject]
+) -> Section | None:
     """The section of examples, anomaly sets first; None without models or data."""
     if not models:
         return None
-    examples = [
-        _example(models, dataset, index)
+    chosen = [
+        (_example(models, dataset, index), why)
         for dataset in sorted(datasets, key=lambda each: each.label_space is not None)
-        for index in _chosen(dataset)
+        for index, why in _shown(dataset, subjects).items()
     ]
-    return sections.pictures_section(examples, _classes(next(iter(models.values()))), _promises(models))
+    if not chosen:
+        return None
+    examples = [replace(example, name=f"{example.name}: {why}") for example, why in chosen]
+    calibrations = {name: model.calibration for name, model in models.items()}
+    live, slider = with_slider(examples, calibrations)
+    return sections.pictures_section(live, _classes(next(iter(models.values()))), _promises(models), slider)
+
+
+def _shown(dataset: SegmentationDataset, subjects: Sequence[Subject]) -> dict[int, str]:
+    """Examples to show, by their place in the set, and why: some of them all, the worst and the strangest."""
+    usual = "one of the set" if dataset.label_space is not None else "many unknown pixels"
+    chosen = dict.fromkeys(_chosen(dataset)[:2], usual)
+    wanted = f"{dataset.name}/{dataset.split}"
+    judged = [
+        entry
+        for task in ("closed_set", "anomaly")
+        for _, key, entry in entries(subjects, task)
+        if set_name(key) == wanted and "images_ranked" in entry
+    ]
+    for index, (name, why) in standouts(judged[0], 1).items() if judged else ():
+        # The results may be of other images than those at hand.
+        if index < len(dataset) and dataset[index].name == name:
+            chosen[index] = f"{why}, {chosen[index]}" if index in chosen else why
+    return chosen
 
 
 def _explained(
