@@ -81,3 +81,12 @@ def test_models_without_rates_beside_others_take_a_share_of_the_picture():
         threshold = scale.threshold(10.0, None, 1000 * SCORES)
         assert (threshold < 1000 * SCORES).mean() == pytest.approx(0.1, abs=0.003)
         assert "promises nothing" in scale.words(10.0, threshold, None)
+
+
+def test_positions_hold_the_start_and_go_from_few_unknown_pixels_to_many():
+    for calibrations in ([None], [None, None]):
+        scale = threshold_scale(calibrations, [SCORES] * len(calibrations))
+        assert scale.start in scale.positions
+        assert len(set(scale.positions)) == len(scale.positions) < 255
+        shares = [(scale.threshold(value, None, SCORES) < SCORES).mean() for value in scale.positions]
+        assert shares == sorted(shares)

@@ -11,7 +11,8 @@ import pytest
 
 from gmmseg.report import panels, plots
 from gmmseg.report.html import Report
-from gmmseg.report.parts import Column, Highlight, Section, Table
+from gmmseg.report.moving_threshold import levels
+from gmmseg.report.parts import Column, Highlight, Matrix, Section, Slider, Table
 
 NAMES = ("road", "building", "sky", "tree", "car")
 COLOURS = ((128, 64, 128), (110, 110, 110), (70, 130, 180), (80, 142, 60), (0, 0, 142))
@@ -85,8 +86,17 @@ def made_up_example() -> panels.Example:
         "scene 12",
         image,
         {
-            "GMM": panels.ModelMaps(labels, confidence, anomaly, -35.0, anomaly > -35),
-            "softmax": panels.ModelMaps(labels, np.full_like(confidence, 0.98), weak, -2.0, weak > -2),
+            "GMM": panels.ModelMaps(
+                labels, confidence, anomaly, -35.0, anomaly > -35, levels=levels(anomaly, [-25, -35, -55], 1)
+            ),
+            "softmax": panels.ModelMaps(
+                labels,
+                np.full_like(confidence, 0.98),
+                weak,
+                -2.0,
+                weak > -2,
+                levels=levels(weak, [None, -2, -6], 1),
+            ),
         },
         labels,
         unknown,
@@ -94,7 +104,12 @@ def made_up_example() -> panels.Example:
 
 
 @pytest.fixture(scope="session")
-def report() -> Report:
+def scene() -> panels.Example:
+    return made_up_example()
+
+
+@pytest.fixture(scope="session")
+def report(scene) -> Report:
     runs = {"GMM": made_up_log(150), "softmax": made_up_log(220)}
     histogram = {
         "edges": np.linspace(-80, 0, 41),
@@ -133,7 +148,14 @@ def report() -> Report:
             Section(
                 "Examples",
                 legend=tuple(zip(NAMES, COLOURS)),
-                galleries=(panels.panel(made_up_example(), COLOURS),),
+                galleries=(panels.panel(scene, COLOURS, 1),),
+                slider=Slider(
+                    "False alarms promised",
+                    ("1 %", "5 %", "20 %"),
+                    tuple(f"Flags at most {rate} % of known pixels." for rate in (1, 5, 20)),
+                    1,
+                    (255, 64, 160),
+                ),
             ),
             Section("Detection", figures=(plots.roc_curves(curves), plots.pr_curves(curves))),
             Section(
@@ -151,11 +173,16 @@ def report() -> Report:
                     ),
                 ),
             ),
+            Section(
+                "Class by class",
+                matrices=(Matrix(NAMES, tuple(map(tuple, np.eye(5) * 0.8 + 0.04)), "GMM: confusion matrix"),),
+            ),
             Section("Points and mixtures", figures=(plots.projection(**made_up_mixture()),)),
             Section("Training", figures=(plots.training_curve(runs, "loss"), *plots.em_diagnostics(runs))),
             Section("Configuration", details="steps: 1000\nmodel: tiny_unet <softmax & gmm>\n"),
         ),
         subtitle="Made-up numbers, seed 0",
+        facts=(("made", "2026-01-02"), ("data", "nothing but numbers, and a name_" + "that_is_long" * 9)),
         highlights=(
             Highlight("mIoU", "81.3 %", "softmax twin 80.9 %"),
             Highlight("Anomaly AP", "71.2 %", "max-logit 32.9 %"),

@@ -1,16 +1,20 @@
+import base64
+import hashlib
+import json
+import math
 import re
 from html.parser import HTMLParser
 
 import pytest
 
 from gmmseg.report.html import Report
-from gmmseg.report.parts import Column, Figure, Highlight, Section, Table
+from gmmseg.report.parts import Column, Figure, Highlight, Matrix, Section, Slider, Table
 
 
 class Reader(HTMLParser):
     """Collects tags with their attributes and checks that they nest."""
 
-    VOID = {"meta", "link", "img", "path", "use", "br"}
+    VOID = {"meta", "link", "img", "path", "use", "br", "input"}
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -44,7 +48,7 @@ def test_the_page_is_well_formed_and_complete(report):
     reader = Reader(report.html())
     assert len(reader.all("section")) == len(report.sections)
     assert len(reader.all("svg")) == sum(len(section.figures) for section in report.sections)
-    assert len(reader.all("img")) == 9
+    assert len(reader.all("img")) == 9 + 2
     assert len(reader.all("h1")) == len(reader.all("main")) == 1
     identifiers = [attributes["id"] for _, attributes in reader.tags if "id" in attributes]
     targets = [attributes["href"] for attributes in reader.all("a")]
@@ -58,12 +62,54 @@ def test_nothing_is_fetched_from_anywhere(report):
     for tag, attributes in reader.tags:
         for key in ("src", "href", "xlink:href", "data", "action", "srcset"):
             assert attributes.get(key, "#").startswith(("#", "data:")), (tag, attributes)
-    assert reader.all("script") == []
     styles = report.html().split("<style>")[1].split("</style>")[0]
     assert "url(" not in styles
     assert "@import" not in styles
-    policy = [meta["content"] for meta in reader.all("meta") if meta.get("http-equiv")]
-    assert policy == ["default-src 'none'; img-src data:; style-src 'unsafe-inline'"]
+
+
+POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
+
+
+def test_the_policy_allows_one_script_by_its_hash_and_none_on_a_page_without_pictures(report):
+    (policy,) = re.findall(r'http-equiv="Content-Security-Policy" content="([^"]+)"', report.html())
+    (script,) = re.findall(r"<script>(.*?)</script>", report.html(), re.DOTALL)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert policy == f"{POLICY}; script-src 'sha256-{digest}'"
+    plain = Report("t", (Section("s"),)).html()
+    assert f'content="{POLICY}"' in plain
+    assert "<script" not in plain
+
+
+def test_what_only_the_script_can_move_is_hidden_without_it(report):
+    reader = Reader(report.html())
+    (slider,) = [each for each in reader.all("div") if each.get("class") == "slider"]
+    assert "hidden" in slider
+    steps = json.loads(slider["data-steps"])
+    assert steps["positions"] == ["1 %", "5 %", "20 %"]
+    assert len(steps["notes"]) == 3
+    assert len([each for each in reader.all("figure") if "data-levels" in each]) == 2
+    (choice,) = reader.all("input")
+    assert (choice["max"], choice["value"]) == ("2", "1")
+    assert {label["for"] for label in reader.all("label")} == {choice["id"]}
+
+
+def test_facts_bars_and_matrices_are_on_the_page(report):
+    matrix = Matrix(("a<b", "c"), ((0.9, 0.004, 0.096), (math.nan,) * 3), "of two", "others")
+    table = Table((Column("x"), Column("iou", bar=True)), (("a", 40.0), ("b", None), ("c", math.nan)))
+    text = Report(
+        "t", (Section("s", tables=(table,), matrices=(matrix,)),), facts=(("made", "today"),)
+    ).html()
+    assert "<dt>made</dt><dd>today</dd>" in text
+    assert text.count('class="bar" style="--share: 40.0">40.0<') == text.count('class="bar"') == 1
+    cells = re.findall(r'<td class="(right|wrong)" style="--share: ([\d.]+)">(\d*)</td>', text)
+    assert cells == [("right", "0.900", "90"), ("wrong", "0.004", ""), ("wrong", "0.096", "10")]
+    assert '<th scope="row">a&lt;b</th>' in text
+    long = Table((Column("x"),), tuple((str(row),) for row in range(26)))
+    assert 'class="table long"' in Report("t", (Section("s", tables=(long,)),)).html()
+    with pytest.raises(ValueError, match="needs 1 rows of 1"):
+        Matrix(("a",), ((0.5, 0.5),), "wrong")
+    with pytest.raises(ValueError, match="a note for each"):
+        Slider("x", ("1 %",), (), 0, (1, 2, 3))
 
 
 def test_everything_seen_can_be_heard(report):

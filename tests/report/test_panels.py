@@ -6,7 +6,7 @@ from PIL import Image
 
 from gmmseg.class_colours import UNKNOWN_COLOUR
 from gmmseg.inference.heat import HeatScale
-from gmmseg.report.panels import LONGEST_SIDE, Example, ModelMaps, panel, side_by_side
+from gmmseg.report.panels import LONGEST_SIDE, PHOTOGRAPH_SIDE, Example, ModelMaps, panel, side_by_side
 
 COLOURS = ((200, 0, 0), (0, 0, 200))
 
@@ -58,7 +58,25 @@ def test_pictures_show_the_arrays():
 def test_small_images_are_enlarged_and_large_ones_shrunk():
     for size in ((1, 1), (40, 60), (900, 2000)):
         shape = decoded(panel(example(*size), COLOURS).pictures[0]).shape
-        assert LONGEST_SIDE / 2 < max(shape[:2]) <= LONGEST_SIDE
+        assert LONGEST_SIDE / 2 < max(shape[:2]) <= PHOTOGRAPH_SIDE
+        map_shape = decoded(panel(example(*size), COLOURS).pictures[1]).shape
+        assert LONGEST_SIDE / 2 < max(map_shape[:2]) <= LONGEST_SIDE
+
+
+def test_with_a_slider_each_row_ends_with_what_is_unknown_at_its_start():
+    known = example(40, 60)
+    levels = np.full((40, 60), 255, np.uint8)
+    levels[:20], levels[20:30] = 1, 2
+    maps = replace(known.models["GMM"], levels=levels)
+    gallery = panel(replace(known, models={"GMM": maps}), COLOURS, start=1)
+    assert gallery.columns == 5
+    figure = next(picture for picture in gallery.pictures if picture.levels)
+    stored = np.asarray(Image.open(io.BytesIO(figure.levels)))
+    assert stored.shape == decoded(figure).shape[:2]
+    assert np.array_equal(stored[4::8, 4::8], levels), "each pixel is repeated eight times"
+    tinted = abs(decoded(figure) - 90).max(-1) > 15
+    assert tinted[:150].all()
+    assert not tinted[200:].any(), "unknown at the second position, not at the start"
 
 
 def test_the_unknown_are_outlined_in_the_prediction():

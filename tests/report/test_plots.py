@@ -44,15 +44,37 @@ def test_curves_are_labelled_with_their_areas(draw, legend):
 
 
 def test_no_two_curves_of_a_chart_look_alike():
-    looks = [plots._series(index) for index in range(20)]
-    assert len({(look["color"], str(look["linestyle"])) for look in looks}) == 20
+    for dots in (False, True):
+        looks = [plots._series(index, dots=dots) for index in range(2000)]
+        seen = {(look["color"], str(look["linestyle"]), look["marker"], look["markersize"]) for look in looks}
+        assert len(seen) == 2000
+    first = [plots._series(index) for index in range(8)]
+    assert len({look["color"] for look in first}) == len({str(look["linestyle"]) for look in first}) == 8
+
+
+def test_many_lines_make_a_taller_figure_and_not_a_flatter_chart():
+    def height(count: int) -> float:
+        drawn = plots.roc_curves({f"a model with a long name {number}": CURVE for number in range(count)})
+        return float(re.search(rb'viewBox="0 0 [\d.]+ ([\d.]+)"', drawn.data)[1])
+
+    assert height(20) > height(2) + 18 * 12
+
+
+def test_charts_of_one_point_or_none_are_left_out():
+    point = {"fpr": [0.1], "tpr": [0.5], "precision": [0.5]}
+    assert plots.roc_curves({"a": point}) is plots.pr_curves({}) is None
+    assert "constant" not in plots.roc_curves({"a": CURVE, "constant": point}).alt
+    assert plots.training_curve({"a": [{"step": 1, "loss": 1.0}], "b": []}, "loss") is None
+    one_bin = {"confidence": [0.2, 0.9], "accuracy": [0.4, 0.8], "count": [0, 3]}
+    assert plots.reliability_diagram({"a": one_bin}) is None
 
 
 def test_a_histogram_names_both_kinds_and_the_threshold():
     histogram = {"edges": [-10.0, 0.0, 5.0], "known": [90, 10], "unknown": [0, 0]}
-    assert {"known pixels", "unknown pixels", "threshold"} <= set(
-        texts(plots.score_histogram("x", histogram, 1.0))
-    )
+    figure = plots.score_histogram("x", histogram, 1.0)
+    assert {"known pixels", "unknown pixels", "threshold 1"} <= set(texts(figure))
+    assert "threshold, 1" in figure.alt
+    assert not any("threshold" in text for text in texts(plots.score_histogram("x", histogram)))
 
 
 def test_long_logs_are_averaged_and_gaps_passed_over():
@@ -68,7 +90,8 @@ def test_long_logs_are_averaged_and_gaps_passed_over():
 
 
 def test_em_diagnostics_are_drawn_where_there_are_any():
-    runs = {"GMM": [{"step": 1, "occupancy": 0.5, "loss": 1.0}], "softmax": [{"step": 1, "loss": 2.0}]}
+    steps = [{"step": step, "occupancy": 0.5, "loss": 1.0} for step in (1, 2)]
+    runs = {"GMM": [*steps, {"step": 3, "starved": 1}], "softmax": [{"step": 1, "loss": 2.0}]}
     figures = plots.em_diagnostics(runs)
     assert [figure.caption for figure in figures] == [plots.EM_DIAGNOSTICS["occupancy"]]
     assert plots.em_diagnostics({"softmax": runs["softmax"]}) == ()

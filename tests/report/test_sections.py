@@ -80,7 +80,7 @@ def test_training_shows_what_was_logged():
         {"kind": "train", "step": 2, "posterior": 1.0, "em": {"occupancy": 0.7}},
     ]
     assert len(sections.training_section([subject("a", log)]).figures) == 2
-    log += [{"kind": "validation", "step": 2, "miou": 0.4}]
+    log += [{"kind": "validation", "step": step, "miou": 0.4} for step in (1, 2)]
     assert len(sections.training_section([subject("a", log), subject("b")]).figures) == 3
 
 

@@ -126,7 +126,6 @@
         make("div", { class: "controls" }, this.swiping, this.zooming, this.moving),
         this.note,
       );
-      document.body.append(this.dialog);
       back.addEventListener("click", () => this.step(-1));
       on.addEventListener("click", () => this.step(1));
       close.addEventListener("click", () => this.dialog.close());
@@ -159,6 +158,7 @@
       this.gallery = figure.closest(".gallery").previousElementSibling?.textContent ?? "";
       this.zoom.value = 1;
       this.swipe.value = 50;
+      if (!this.dialog.isConnected) document.body.append(this.dialog);
       this.show(figure);
       this.dialog.showModal();
     }
