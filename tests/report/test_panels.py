@@ -57,9 +57,9 @@ def test_pictures_show_the_arrays():
 
 def test_small_images_are_enlarged_and_large_ones_shrunk():
     for size in ((1, 1), (40, 60), (900, 2000)):
-        shape = decoded(panel(example(*size), COLOURS).pictures[0]).shape
+        photograph, map_ = panel(example(*size), COLOURS).pictures[:2]
+        shape, map_shape = decoded(photograph).shape, decoded(map_).shape
         assert LONGEST_SIDE / 2 < max(shape[:2]) <= PHOTOGRAPH_SIDE
-        map_shape = decoded(panel(example(*size), COLOURS).pictures[1]).shape
         assert LONGEST_SIDE / 2 < max(map_shape[:2]) <= LONGEST_SIDE
 
 

@@ -58,14 +58,15 @@ def evaluate_closed_set(
     for sample, index in _numbered(dataset, progress):
         maps = predictor.maps(sample)
         labels = sample.labels[None].long().to(maps.logits.device)
-        confusion.update(maps.logits.argmax(1), labels, source=sample.name)
+        predicted = maps.logits.argmax(1)
+        confusion.update(predicted, labels, source=sample.name)
         calibration.update(maps.posterior, labels, source=sample.name)
         if as_trained is not None:
             as_trained.update((temperature * maps.logits).softmax(1), labels, source=sample.name)
         if alarms is not None:
             alarms.update(maps.anomaly[0], sample.labels, anomaly_set=False)
         if images is not None:
-            images.update(index, sample.name, maps.logits.argmax(1)[0], labels[0], maps.anomaly[0])
+            images.update(index, sample.name, predicted[0], labels[0], maps.anomaly[0])
     if images is not None:
         images.table.merge_processes()
     entry = closed_set_entry(confusion, calibration, classes.names, as_trained, images)

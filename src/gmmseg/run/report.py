@@ -35,7 +35,7 @@ from gmmseg.report.subjects import Subject, entries
 from gmmseg.run.runs import weights_of
 from gmmseg.samples import Sample, SegmentationDataset, walk
 
-_EXAMPLES = 4
+_EXAMPLES = 3
 _SEARCHED = 40  # images looked through for examples with something unknown in them
 LEAST_UNKNOWN = 0.01
 """Share of the pixels: what is smaller says little in a picture of this size."""
@@ -249,7 +249,7 @@ def _pictures(
 def _shown(dataset: SegmentationDataset, subjects: Sequence[Subject]) -> dict[int, str]:
     """Examples to show, by their place in the set, and why: some of them all, the worst and the strangest."""
     usual = "one of the set" if dataset.label_space is not None else "many unknown pixels"
-    chosen = dict.fromkeys(_chosen(dataset)[:2], usual)
+    chosen = dict.fromkeys(_chosen(dataset), usual)
     wanted = f"{dataset.name}/{dataset.split}"
     judged = [
         entry
