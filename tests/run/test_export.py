@@ -110,6 +110,9 @@ def test_a_shorter_side_is_kept_with_the_file(place, tmp_path):
         (("export", "model", "--out", "x.onnx", "--int8"), "needs --data"),
         (("export", "model", "--out", "x.xml", "--int8", "--data", "scenes", "--format", "openvino"), "ONNX"),
         (("bench", "model", "--runtimes", "abacus"), "unknown runtime"),
+        (("bench", "model", "--runtimes", ","), "no runtime is named"),
+        (("bench", "model.onnx"), "model.onnx is a file"),
+        (("app", "--model", "photo.png"), "photo.png is a file"),
     ],
 )
 def test_what_makes_no_sense_together_is_refused(place, tmp_path, monkeypatch, words, message):

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gmmseg.atomic import write_bytes
 from gmmseg.inference.export_graph import INPUTS
-from gmmseg.inference.onnx_format import OnnxModel, needed
+from gmmseg.inference.onnx_format import SILENT, OnnxModel, needed
 from gmmseg.inference.predictor import at_short_side
 
 KEPT = ("/network/head/", "/network/density/")
@@ -40,6 +40,7 @@ def quantise(path: Path, images: Iterable[Tensor], out: Path) -> None:
     single precision. Metadata are kept, with precision int8; threshold and temperature are still those of the
     model, whose scores the file now only approximates.
     """
+    needed("onnxruntime", "onnx").set_default_logger_severity(SILENT)
     quantisation = needed("onnxruntime.quantization", "onnx")
     onnx = needed("onnx", "onnx")
     metadata = replace(OnnxModel(path).metadata, precision="int8")

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 import gmmseg
-from gmmseg.inference.speed import Contender, Timing, enter, prepare, race, ratio
+from gmmseg.inference.speed import RUNTIMES, Contender, Timing, enter, prepare, race, ratio
 from gmmseg.json_tree import JSON
 from gmmseg.models import HEAD_PRESETS, ZOO, Segmenter, build
 from gmmseg.models.segmenter import replace_head
@@ -37,6 +37,8 @@ def bench(sources: Sequence[str], settings: Race) -> JSON:
     the same features and a softmax head in place of the mixtures; models whose head cannot be replaced have
     none. ``ratio`` of a row: how fast the model is beside its twin in the same runtime.
     """
+    if not settings.runtimes:
+        raise ValueError(f"no runtime is named: choose one or several of {', '.join(RUNTIMES)}")
     torch.set_num_threads(settings.threads)
     rows = [row for source in sources for row in _bench_one(source, settings)]
     return {

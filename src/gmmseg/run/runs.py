@@ -26,6 +26,11 @@ def open_model(source: str | Path, *, calibrated: bool = True) -> Segmenter:
     One whose mixtures nobody has fitted is refused: it would show noise. ``calibrated``: as in
     `from_pretrained`.
     """
+    if Path(source).is_file():
+        raise ValueError(
+            f"{source} is a file, and this command needs a folder of weights: exported files are for gmmseg "
+            "predict; give the weights it was made from"
+        )
     model = from_pretrained(next(iter(weights_of(Path(source))), source), calibrated=calibrated)
     if not model.is_fitted:
         raise ValueError(f"{source}: {UNFITTED}")
