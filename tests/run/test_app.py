@@ -1,17 +1,27 @@
 """Which models and examples the page opens with."""
 
 import os
+import re
+import shlex
+import shutil
 import signal
 import subprocess
 import sys
+import threading
+import tomllib
 import urllib.request
+from pathlib import Path
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
 import gmmseg
+from gmmseg import cli, cli_app
 from gmmseg.config import dump_config, load_config
 from gmmseg.run import app
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -56,6 +66,38 @@ def test_a_machine_without_gradio_is_told_what_to_install(models, monkeypatch):
         app.live_page([], demo=models / "demo"),
     ):
         pass
+
+
+class AtOnce(threading.Event):
+    """The user's Ctrl-C, as soon as the page is there."""
+
+    def wait(self, timeout=None):
+        return True
+
+
+def test_the_commands_of_the_page_in_the_docs_work_as_printed(models, monkeypatch):
+    pytest.importorskip("gradio", reason="the page needs the extra app")
+    page = (ROOT / "docs" / "app.md").read_text(encoding="utf-8")
+    assert re.findall(r"```(\w*)\n", page)[::2] == ["bash", "python", "python"]
+    lines = [
+        shlex.split(line, comments=True)
+        for line in re.search(r"```bash\n(.*?)```", page, re.S)[1].splitlines()
+    ]
+    assert lines[:2] == [["pip", "install", "gmmseg[app]"], ["make", "demo"]]
+    assert len(lines) == 5
+    assert "app" in tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert re.search("^demo:", (ROOT / "Makefile").read_text(), re.M)
+    for name, source in {"mine": "gmm", "twin": "softmax"}.items():
+        shutil.copytree(models / "demo" / source, models / "runs" / name)
+    monkeypatch.chdir(models)
+    monkeypatch.setattr(cli_app.threading, "Event", AtOnce)
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        said = [CliRunner().invoke(cli.app, words[1:], catch_exceptions=False).output for words in lines[2:]]
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    assert all("page: http://127.0.0.1:" in output for output in said)
 
 
 def test_the_command_serves_until_it_is_stopped_and_leaves_nothing(models):
