@@ -1,5 +1,7 @@
 """The report in a real browser."""
 
+import re
+
 import pytest
 
 
@@ -153,6 +155,8 @@ def test_the_threshold_moves_in_the_large_picture_and_in_the_page_together(live)
     moved(live, ".viewer label:nth-child(3) input", 2)
     assert live.value("document.querySelector('.slider input').value") == "2"
     assert "20 %" in live.value("document.querySelector('.viewer p').textContent")
+    title = live.value("document.querySelector('.viewer h2').textContent")
+    assert re.fullmatch(r"scene 12 · GMM: what is unknown, [\d.]+ % of the picture", title)
     live.value("document.querySelectorAll('.viewer .bar button')[1].click()")
     assert "labels" in live.value("document.querySelector('.viewer h2').textContent"), "the next picture"
     live.value("document.querySelector('dialog').close()")
@@ -205,6 +209,10 @@ def test_print_is_on_white_without_controls_and_without_boxes_that_scroll(live):
         for selector in ("nav", ".slider"):
             assert live.value(f"getComputedStyle(document.querySelector('{selector}')).display") == "none"
         assert live.value("getComputedStyle(document.querySelector('.table')).overflowX") == "visible"
+        live.call(
+            "Emulation.setDeviceMetricsOverride", width=720, height=900, deviceScaleFactor=1, mobile=False
+        )
+        assert live.value("document.documentElement.scrollWidth") <= 720, "as wide as a sheet of paper"
         paper = live.call("Page.printToPDF", printBackground=True)["data"]
         assert len(paper) > 50_000
     finally:

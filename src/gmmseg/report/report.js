@@ -193,7 +193,8 @@
     }
 
     describe() {
-      const caption = this.figure.querySelector("figcaption")?.textContent ?? "";
+      const share = this.figure.share?.textContent;
+      const caption = (this.figure.querySelector("figcaption")?.textContent ?? "").replace(` ${share}`, `, ${share}`);
       this.title.textContent = [this.gallery, caption].filter(Boolean).join(" · ");
       this.note.textContent = this.owner ? this.owner.notes[this.owner.position] : "";
     }
