@@ -42,7 +42,7 @@ def run_notebook(name, **parameters):
 
 
 def _display(value):
-    for kind in ("_repr_html_", "_repr_png_"):
+    for kind in ("_repr_html_", "_repr_markdown_", "_repr_png_"):
         if hasattr(type(value), kind):
             assert getattr(value, kind)()
 

@@ -70,6 +70,10 @@ class Comparison:
         sets = list(dict.fromkeys(name for name, _ in measured))
         return [(name, metric) for name in sets for metric in _METRICS if (name, metric) in set(measured)]
 
+    def _repr_markdown_(self) -> str:
+        """What a notebook shows."""
+        return self.markdown()
+
     def markdown(self) -> str:
         """A Markdown table; the best measured figure of a row is bold."""
         heads = [_heading(column) for column in self.columns]
