@@ -1,9 +1,11 @@
 """A light decoder over the scales of a backbone: with a frozen one, trained in minutes on a CPU."""
 
 from collections.abc import Sequence
+from functools import reduce
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 from gmmseg.models.backbones import FreezableBackbone, FrozenBackbone, TimmBackbone
 from gmmseg.models.features import (
@@ -48,12 +50,27 @@ class PyramidFeatures(SplitFeatures):
 
     def decode(self, maps: tuple[Tensor, ...], image_size: tuple[int, int]) -> Features:
         padded = [-(-side // self.multiple) * self.multiple for side in image_size]
-        joined = torch.cat([resize(each, self._size(padded)) for each in maps], dim=1)
-        return Features(crop_to_image(self.refine(self.reduce(joined)), image_size, self.stride))
+        convolution, *rest = self.reduce
+        assert isinstance(convolution, nn.Conv2d)
+        mixed = _convolved(convolution.weight, maps, self._size(padded))
+        for each in (*rest, self.refine):
+            mixed = each(mixed)
+        return Features(crop_to_image(mixed, image_size, self.stride))
 
     def _size(self, image_size: Sequence[int]) -> tuple[int, int]:
         height, width = (-(-side // self.stride) for side in image_size)
         return height, width
+
+
+def _convolved(weight: Tensor, maps: Sequence[Tensor], size: tuple[int, int]) -> Tensor:
+    """The 1x1 convolution by ``weight`` (g f 1 1) of all maps, resized to ``size`` and joined: (b g h w).
+
+    Resizing and a 1x1 convolution can change places, so coarse maps are convolved while they are small: a
+    third of the time of the joined maps.
+    """
+    parts = weight.split([each.shape[1] for each in maps], dim=1)
+    small = [F.conv2d(each, part) for each, part in zip(maps, parts, strict=True)]
+    return reduce(torch.add, [resize(each, size) for each in small])
 
 
 class FrozenPyramidFeatures(PyramidFeatures):
