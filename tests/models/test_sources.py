@@ -288,6 +288,9 @@ REFUSED: dict[str, tuple[type[Exception], str]] = {
     "timm:convmixer_768_32": (ValueError, r"gives no feature maps.*choose a backbone with maps"),
     "timm:mixer_s32_224": (ValueError, r"does not take images of any size"),
     "timm:test_vit@1,99": (ValueError, r"gives maps 0 to 5: choose among them, such as timm:test_vit@"),
+    "": (ValueError, r"unknown network '': choose one of tiny_unet, "),
+    "hf:": (ValueError, r"hf:: no name on the hub can look like this; write hf:OWNER/NAME"),
+    "hf:../../etc": (ValueError, r"hf:\.\./\.\./etc: no name on the hub .* write hf:OWNER/NAME"),
     "timm:test_vit@last": (ValueError, r"after the @ come numbers of maps"),
 }  # fmt: skip
 

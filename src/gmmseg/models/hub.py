@@ -18,6 +18,14 @@ WEIGHTS_INSTEAD = (
 def download(name: str, files: list[str]) -> Path:
     """The folder with ``files`` of the repository ``name`` (owner/name), as far as it has them."""
     from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import validate_repo_id
 
+    try:
+        validate_repo_id(name)
+    except HFValidationError:
+        raise ValueError(
+            f"{PREFIX}{name}: no name on the hub can look like this; write {PREFIX}OWNER/NAME"
+        ) from None
     with fetching(f"{PREFIX}{name}", f"check the name, or download its {files[0]} and weights into a folder"):
         return Path(snapshot_download(name, allow_patterns=files))

@@ -53,7 +53,7 @@ def build(
         segmenter = build_named(name, _count(name, wanted), wanted.settings, weights)
     elif colon and prefix in SOURCES:
         segmenter = SOURCES[prefix].build(rest, wanted, weights)
-    elif Path(name).is_dir():
+    elif name and Path(name).is_dir():  # no name is not the folder one is in
         segmenter = _from_folder(name, wanted, weights)
     else:
         raise ValueError(_unknown(name))
