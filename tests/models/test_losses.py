@@ -3,7 +3,12 @@ import torch
 
 from gmmseg.labels import IGNORE
 from gmmseg.mixture import ClassMixture
-from gmmseg.models.losses import component_cross_entropy, cross_entropy, own_negative_log_likelihood
+from gmmseg.models.losses import (
+    component_cross_entropy,
+    cross_entropy,
+    divergence_from_teacher,
+    own_negative_log_likelihood,
+)
 
 C, K, D = 3, 2, 4
 
@@ -40,9 +45,26 @@ def test_likelihood_term_is_the_weighted_mean_over_labelled_points(generator: to
     assert (evidence.grad != 0).sum() == 4
 
 
+def test_the_divergence_from_a_teacher_is_that_of_labelled_points_alone(generator: torch.Generator) -> None:
+    own, teacher = (torch.randn(4, C, generator=generator, requires_grad=True) for _ in range(2))
+    labels = torch.tensor([0, IGNORE, 2, 1])
+    each = []
+    for n in (0, 2, 3):
+        p, q = teacher[n].softmax(0), own[n].softmax(0)
+        each.append(sum(p[c] * (p[c] / q[c]).log() for c in range(C)))
+    found = divergence_from_teacher(own, teacher.detach(), labels)
+    torch.testing.assert_close(found, torch.stack(each).mean())
+    found.backward()
+    assert own.grad is not None
+    assert (own.grad != 0).any(1).tolist() == [True, False, True, True]
+    same = divergence_from_teacher(own.detach() + 3, own.detach(), labels)
+    assert float(same) == pytest.approx(0, abs=1e-6)
+
+
 def test_without_labels_every_term_is_zero(generator: torch.Generator) -> None:
     labels, points = torch.full((5,), IGNORE), torch.randn(5, D, generator=generator)
     scores = torch.randn(5, C, generator=generator)
     assert cross_entropy(scores.T[None, :, :, None], labels[None, :, None]) == 0
     assert own_negative_log_likelihood(scores, scores, labels, channels=D) == 0
     assert component_cross_entropy(ClassMixture(C, K, D), points, labels) == 0
+    assert divergence_from_teacher(scores, scores + points.mean(), labels) == 0

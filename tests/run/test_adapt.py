@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from accelerate import Accelerator
 
 import gmmseg
 from gmmseg import run
@@ -15,6 +16,7 @@ from gmmseg.data.scenes import Scenes
 from gmmseg.inference import Predictor
 from gmmseg.models.calibration_file import FUSED
 from gmmseg.models.features import FrozenFeatures
+from gmmseg.samples import collate
 from gmmseg.training.trainer import Interrupted
 
 page = sys.modules["gmmseg.run.adapt"]
@@ -88,6 +90,27 @@ def test_it_is_generative_calibrated_and_starts_from_the_softmax_model(tmp_path,
         "model.safetensors",
     ]
     assert any(str(found.plan) in line for line in said)
+
+
+@pytest.mark.parametrize("train", ["decoder", "head"])
+def test_the_softmax_model_teaches_and_is_not_changed(tmp_path, monkeypatch, train):
+    """Its own logits, on cached maps as on images, are what training is told to stay near."""
+    model = run.open_model(softmax(tmp_path / "softmax"))
+    state = {name: each.clone() for name, each in model.state_dict().items()}
+    work = page._Work(tmp_path, TRAIN, DATA, settings(train), Accelerator(cpu=True), run.Clock(100))
+    trainer, cache = work._trainer(page._with_mixtures(model), model, page.Plan(6, 10, 1, 1, 1, 0.0))
+    cache.make(trainer.segmenter)
+    trainer.loader.set_epoch(0)
+    batch = next(iter(trainer.loader))
+    numbers = [int(name.split()[1]) for name in batch.names]
+    cache.set_epoch(0)
+    images = collate([cache.crops[number] for number in numbers]).images
+    with torch.no_grad():
+        expected = model(images).logits
+    found = trainer._forward(batch).output.teacher_logits
+    torch.testing.assert_close(found, expected, rtol=0.02, atol=0.02)
+    assert "teacher" in trainer.train_step([batch]).terms
+    assert all(torch.equal(each, state[name]) for name, each in model.state_dict().items())
 
 
 def test_the_best_validated_step_is_kept(tmp_path, monkeypatch):

@@ -36,6 +36,17 @@ def own_negative_log_likelihood(logits: Tensor, evidence: Tensor, labels: Tensor
     return -(weight * own).sum() / (channels * labelled.sum().clamp_min(1))
 
 
+def divergence_from_teacher(logits: Tensor, teacher_logits: Tensor, labels: Tensor) -> Tensor:
+    """Mean over labelled points of KL(teacher's posterior, own posterior); 0 without any.
+
+    Both logits (n c), labels (n). What nobody has labelled stays out, as in all other terms: it may show
+    classes that training is not meant to see.
+    """
+    labelled = labels != IGNORE
+    own, teacher = (each[labelled].float().log_softmax(-1) for each in (logits, teacher_logits))
+    return F.kl_div(own, teacher, reduction="sum", log_target=True) / labelled.sum().clamp_min(1)
+
+
 def component_cross_entropy(
     mixture: ClassMixture, points: Tensor, labels: Tensor, em: OnlineEM | None = None
 ) -> Tensor:

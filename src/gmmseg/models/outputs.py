@@ -45,6 +45,7 @@ class SegmenterOutput:
     ``mixture``, which gives the cells' points this evidence: None where one of the two is.
     ``auxiliary``: logits (b c h' w') of auxiliary heads, in training only.
     ``density_evidence`` (b c h w): log p(cell given class) of the density beside the head, if there is one.
+    ``teacher_logits`` (b c h w): those of a trained network that this one learns from, in training only.
 
     A head applied to rows instead of maps has (n c), (n d), (n c) in their place.
     """
@@ -55,6 +56,7 @@ class SegmenterOutput:
     mixture: ClassMixture | None = None
     auxiliary: tuple[Tensor, ...] = ()
     density_evidence: Tensor | None = None
+    teacher_logits: Tensor | None = None
 
     @cached_property
     def log_densities(self) -> Tensor | None:

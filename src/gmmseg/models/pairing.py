@@ -11,7 +11,12 @@ from torch.nn import functional as F
 
 from gmmseg.mixture import OnlineEM
 from gmmseg.models.features import resize
-from gmmseg.models.losses import component_cross_entropy, cross_entropy, own_negative_log_likelihood
+from gmmseg.models.losses import (
+    component_cross_entropy,
+    cross_entropy,
+    divergence_from_teacher,
+    own_negative_log_likelihood,
+)
 from gmmseg.models.outputs import ClassifiedPoints, EMPoints, SegmenterOutput
 
 
@@ -81,6 +86,10 @@ class PairedMaps(PairedOutput):
         terms = {"posterior": self.cross_entropy(self.output.logits)}
         if extra and self.output.mixture is not None:
             terms |= self.points.terms(extra, em)
+        if self.output.teacher_logits is not None:
+            terms["teacher"] = divergence_from_teacher(
+                _rows(self.output.logits), _rows(self.output.teacher_logits), self.points.labels
+            )
         if self.output.auxiliary:
             each = [self.cross_entropy(logits) for logits in self.output.auxiliary]
             terms["auxiliary"] = torch.stack(each).mean()

@@ -139,7 +139,8 @@ class Segmenter(nn.Module):
         cross-entropy of the auxiliary heads. A generative head has two more, for those who ask in ``extra``:
         ``component``, cross-entropy of each cell's own component among all c*k, and ``likelihood``, negative
         log-likelihood of each cell's point under its own class, per channel of the points and weighted by
-        the posterior of that class. ``em`` says which component is a cell's own, as its next E-step will;
+        the posterior of that class. ``teacher``, where the output has a teacher's logits: how far the
+        posterior is from the teacher's. ``em`` says which component is a cell's own, as its next E-step will;
         without it, the likeliest one of its class.
         """
         return self.paired(output, labels).losses(extra, em)
@@ -153,7 +154,8 @@ class Segmenter(nn.Module):
         height, width = (-(-side // self.stride) for side in labels.shape[-2:])
         cells = (shrink_labels(labels, (height, width)) != IGNORE).sum()
         pixels = (labels != IGNORE).sum()
-        return {"posterior": pixels, "auxiliary": pixels, "likelihood": cells, "component": cells}
+        of_cells = dict.fromkeys(("likelihood", "component", "teacher"), cells)
+        return {"posterior": pixels, "auxiliary": pixels, **of_cells}
 
     @torch.no_grad()
     def em_points(self, output: SegmenterOutput, labels: Tensor) -> EMPoints:

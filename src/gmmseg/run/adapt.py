@@ -1,8 +1,8 @@
 """Adaptation: a trained softmax model and a few minutes in, a generative model out.
 
-The backbone stays as it is; decoder and head, or the head alone, are trained on cached maps, a density of
-the backbone's maps is put beside them, and all of it is calibrated. What fits into the time is measured
-first, and then planned.
+The backbone stays as it is; decoder and head, or the head alone, are trained on cached maps, with the softmax
+model as their teacher. A density of the backbone's maps is put beside them, and all of it is calibrated. What
+fits into the time is measured first, and then planned.
 """
 
 import copy
@@ -51,7 +51,7 @@ BATCH = 8
 LEARNING_RATE = 1e-3
 """A third of what a decoder is trained with from scratch: this one knows its classes already."""
 MOST_CROPS = 5
-MOST_LOOKS = 20
+MOST_LOOKS = 10
 """Times that training sees a cached crop: more say nothing new."""
 LEAST_STEPS = 20
 TOLERANCE = 0.005
@@ -235,7 +235,7 @@ class _Work:
         crops = int(self.caches(softmax))
         trial = Plan(_TRIAL_STEPS, min(_TRIAL_CROPS, len(self.dataset)), crops, 1, 1, 0.0)
         set_seed(self.settings.seed)
-        trainer, cache = self._trainer(_with_mixtures(softmax), trial)
+        trainer, cache = self._trainer(_with_mixtures(softmax), softmax, trial)
         started = self.clock.passed
         if cache is not None:
             cache.make(trainer.segmenter)
@@ -296,7 +296,7 @@ class _Work:
         """The generative model with the best labels on validation images, and its mIoU there."""
         set_seed(self.settings.seed)
         generative = _with_mixtures(softmax)
-        trainer, cache = self._trainer(generative, plan)
+        trainer, cache = self._trainer(generative, softmax, plan)
         best = None if validation is None else _BestLabels(generative, validation, self.clock)
         trainer.validate = best
         if cache is not None:
@@ -318,9 +318,16 @@ class _Work:
         """Whether maps can be computed once: those of the backbone, or, for the head alone, the features."""
         return self.settings.train == "head" or isinstance(softmax.features, SplitFeatures)
 
-    def _trainer(self, generative: Segmenter, plan: Plan) -> tuple[Trainer, CachedCrops | None]:
-        """What trains ``generative`` as planned, and the crops it needs, which are not made yet."""
-        trained = _head_alone(generative) if self.settings.train == "head" else generative
+    def _trainer(
+        self, generative: Segmenter, softmax: Segmenter, plan: Plan
+    ) -> tuple[Trainer, CachedCrops | None]:
+        """What trains ``generative`` as planned, and the crops it needs, which are not made yet.
+
+        ``softmax`` teaches it: labels that it would give elsewhere are kept so, not only those of the crops.
+        """
+        trained, teacher = (
+            _head_alone(each) if self.settings.train == "head" else each for each in (generative, softmax)
+        )
         every = -(-plan.steps // 2)
         config = Config(
             data=self.data,
@@ -339,7 +346,9 @@ class _Work:
         images = EvenlySpaced(self.dataset, plan.images)
         crops = make_crops(config, self.folder, images)
         loader = make_loader(config, images, self.folder, self.accelerator, crops)
-        trainer = make_trainer(config, trained, loader, self.accelerator, self.folder, crops=crops)
+        trainer = make_trainer(
+            config, trained, loader, self.accelerator, self.folder, crops=crops, teacher=teacher
+        )
         return trainer, crops
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import torch
 from accelerate import Accelerator, PartialState
+from torch import nn
 
 from gmmseg.config import Config, DataSettings
 from gmmseg.data import open_dataset
@@ -24,6 +25,7 @@ from gmmseg.models import Segmenter, build
 from gmmseg.samples import FingerprintedDataset, SegmentationDataset
 from gmmseg.training.cached_crops import FOLDER, CachedCrops, OnCachedMaps, collate_crops, splittable
 from gmmseg.training.optim import freeze_backbone, make_optimization
+from gmmseg.training.teaching import Taught
 from gmmseg.training.trainer import Loader, Trainer
 
 CLASS_IOU = "iou/"
@@ -49,18 +51,22 @@ def make_trainer(
     validation: SegmentationDataset | None = None,
     about: dict[str, object] | None = None,
     crops: CachedCrops | None = None,
+    teacher: Segmenter | None = None,
 ) -> Trainer:
     """The loop that trains ``segmenter`` on the batches of ``loader`` as ``config`` says, at step 0.
 
     ``crops``, as `make_crops` gives them, are what ``loader`` hands out in the place of images. Their file is
-    written when the backbone has its weights (`CachedCrops.make`), before the first step.
+    written when the backbone has its weights (`CachedCrops.make`), before the first step. ``teacher``: a
+    trained network with the same backbone, and the same classes, that it learns to agree with.
     """
     if config.train.backbone_multiplier == 0:
         freeze_backbone(segmenter)
     if crops is not None:
         splittable(segmenter)  # refuses one whose backbone is trained, or has no maps of its own
     em = make_em(segmenter, config)
-    network = None if crops is None else OnCachedMaps(segmenter, crops)
+    network: nn.Module = segmenter if crops is None else OnCachedMaps(segmenter, crops)
+    if teacher is not None:
+        network = Taught(network, teacher if crops is None else OnCachedMaps(teacher, crops))
     return Trainer(
         segmenter,
         loader,
