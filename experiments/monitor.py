@@ -12,8 +12,10 @@ library's Monitor.
 """
 
 import argparse
+import itertools
 import json
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -55,13 +57,24 @@ def brighter(image: Tensor, factor: float) -> Tensor:
 def images_by_kind() -> dict[str, Iterator[Tensor]]:
     """Images by what has happened to them; half of the normal scenes are those that are changed."""
     val, test = Scenes("val", length=SCENES), Scenes("test", length=SCENES, seed=5)
-    strange = ScenesAnomaly("val", length=SCENES)
-    found = {"normal": (each[index].image for each in (val, test) for index in range(SCENES))}
+    found: dict[str, Iterator[Tensor]] = {"normal": itertools.chain(images_of(val), images_of(test))}
     for share in (0.2, 0.4):
-        found[f"fog {share}"] = (foggy(test[index].image, share) for index in range(SCENES))
+        found[f"fog {share}"] = map(partial(foggy, share=share), images_of(test))
     for factor in (0.6, 1.5):
-        found[f"brightness {factor}"] = (brighter(test[index].image, factor) for index in range(SCENES))
-    return {**found, THINGS: (strange[index].image for index in range(SCENES))}
+        found[f"brightness {factor}"] = map(partial(brighter, factor=factor), images_of(test))
+    return {**found, THINGS: itertools.islice(with_things(), SCENES)}
+
+
+def images_of(dataset: Scenes) -> Iterator[Tensor]:
+    """The images of a set, one after the other."""
+    return (dataset[index].image for index in range(len(dataset)))
+
+
+def with_things() -> Iterator[Tensor]:
+    """Scenes in which there is something unknown: a burst of unknown objects has one in every image."""
+    strange = ScenesAnomaly("val", length=2 * SCENES)
+    samples = (strange[index] for index in range(len(strange)))
+    return (sample.image for sample in samples if bool((sample.labels == 1).any()))
 
 
 def measured(model: Path, cache: Path | None) -> tuple[dict[str, NDArray], str]:

@@ -4,10 +4,11 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from PIL import Image
 
 from gmmseg.config import DataSettings
-from gmmseg.data import open_dataset
+from gmmseg.data import Scenes, open_dataset
 
 ROOT = Path(__file__).parents[1]
 
@@ -92,6 +93,21 @@ def test_the_documented_streams_are_those_of_the_file(monkeypatch, capsys, table
     printed = capsys.readouterr().out.strip()
     assert printed.count("\n") > 2
     assert f"<!-- {table} -->\n{printed}\n<!-- end -->" in (ROOT / "docs" / "monitor.md").read_text()
+
+
+def test_every_strength_of_a_change_is_measured(monkeypatch):
+    """Each kind has images of its own: a loop variable read too late had made all fog the strongest one."""
+    monkeypatch.syspath_prepend(str(ROOT / "experiments"))
+    import monitor
+
+    monkeypatch.setattr(monitor, "SCENES", 2)
+    first = {kind: next(images) for kind, images in monitor.images_by_kind().items()}
+    scene = Scenes("test", length=2, seed=5)[0].image
+    for share in (0.2, 0.4):
+        assert torch.equal(first[f"fog {share}"], monitor.foggy(scene, share))
+    for factor in (0.6, 1.5):
+        assert torch.equal(first[f"brightness {factor}"], monitor.brighter(scene, factor))
+    assert len({image.float().mean().item() for image in first.values()}) == len(first)
 
 
 def test_the_documented_table_of_new_classes_is_that_of_the_files(monkeypatch, capsys):
