@@ -226,7 +226,7 @@ def test_upload_slide_click_and_download(browser, served, files, tmp_path):
         time.sleep(0.1)
     with zipfile.ZipFile(zipped) as file:
         assert set(json.loads(file.read("results.json"))) == {"first", "second"}
-        assert len(file.namelist()) == 1 + 2 * 6
+        assert len(file.namelist()) == 1 + 2 * 8
 
     requested = {event["request"]["url"] for event in browser.of("Network.requestWillBeSent")}
     outside = [url for url in requested if not url.startswith((address, "data:", "blob:"))]
