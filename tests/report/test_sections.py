@@ -67,6 +67,36 @@ def test_pictures_say_what_the_threshold_promises():
     assert section.text.endswith("The threshold of `GMM` flags nothing at all.")
 
 
+def test_pictures_of_a_model_without_a_threshold_speak_of_none():
+    grey = np.zeros((4, 4), np.float32)
+    maps = panels.ModelMaps(grey.astype(np.uint8), grey, grey)
+    example = panels.Example("x", np.zeros((4, 4, 3), np.uint8), {"GMM": maps})
+    section = sections.pictures_section([example], sections.Classes(("a",), ((1, 2, 3),)))
+    assert "threshold" not in section.text
+
+
+def test_the_histogram_of_the_score_that_is_shown_has_its_threshold():
+    curve = anomaly(0.3)["scores"]["msp"]
+    scores = {"msp": curve, "fused": {**curve, "ap": 0.2}}
+    entry = {"task": "anomaly", "scores": scores, **at_threshold(score="fused")}
+    section = sections.unknown_section([subject("a", odd=entry)])
+    shown, best = section.figures[2:]
+    assert (shown.caption, best.caption) == ("a: fused", "a: msp")
+    assert "threshold, 3" in shown.alt
+    assert "threshold" not in best.alt
+
+
+def test_intervals_stand_beside_their_figures():
+    sure = {**closed(0.5), "intervals": {"miou": [0.4, 0.6]}}
+    section = sections.results_section([subject("a", val=sure), subject("older", val=closed(0.25))])
+    assert section.tables[0].rows == (
+        ("a", 50.0, "40.0 – 60.0", 90.0, 10.0),
+        ("older", 25.0, None, 90.0, 10.0),
+    )
+    (miou, _) = sections.highlights([subject("a", val=sure), subject("older", val=closed(0.25))])
+    assert miou.note == "95 %: 40.0 – 60.0, older 25.0 %"
+
+
 def test_curves_and_histogram_are_of_the_first_anomaly_set():
     first = subject("a", val=closed(0.5), odd=anomaly(0.3), other=anomaly(0.9))
     section = sections.unknown_section([first, subject("b", other=anomaly(0.7))])

@@ -82,9 +82,13 @@ def pictures_section(
     examples."""
     if not examples:
         return None
+    flagged = any(maps.unknown is not None for example in examples for maps in example.models.values())
+    outlined = (
+        "Outlined pixels are unknown to the model: they lie above its own threshold, chosen on known pixels "
+        "alone. "
+    )
     text = (
-        "Bright is strange. Outlined pixels are unknown to the model: they lie above its own threshold, "
-        "chosen on known pixels alone. Pictures open large, to be compared with the image."
+        f"Bright is strange. {outlined if flagged else ''}Pictures open large, to be compared with the image."
     )
     # A slider says itself what the thresholds promise.
     said = (promises or {}).items() if slider is None else ()
