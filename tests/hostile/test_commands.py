@@ -129,7 +129,7 @@ WORDS = [
     (["evaluate", "{world}/run", "-d", "folder:{world}/data:../train"], ["no split '../train'"]),
     (["evaluate", "{world}/run", "-d", "scenes::nonsense"], ["scenes has no split 'nonsense'; there are: train"]),
     (["evaluate", "{world}/run", "-d", "scenes"], ["classes, the model 3"]),
-    (["evaluate", "{world}/run", "-d", "folder:{world}/data", "--scores", "nll,x"], ["unknown scores x: choose"]),
+    (["evaluate", "{world}/run", "-d", "folder:{world}/data", "--scores", "nll,x"], ["unknown score 'x': choose"]),
     (["evaluate", "{world}/run", "-d", "folder:{world}/data", "--window", "8", "--stride", "9"], ["stride 9", "window size 8"]),
     (["evaluate", "{world}/run", "-d", "folder:{world}/data", "--stride", "9"], ["stride", "window"]),
     (["predict", "{world}/data/images/val/0.png", "-m", "{world}/run", "--stride", "9"], ["stride", "window"]),

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -17,20 +16,12 @@ from gmmseg.evaluation.per_image import KnownImages, StrangeImages
 from gmmseg.evaluation.results import anomaly_entry, closed_set_entry
 from gmmseg.evaluation.scores import FittedScore, MaxLogit, NegativeLogLikelihood, Output, fit_together
 from gmmseg.inference import Predictor
-from gmmseg.inference.readings import fused_of
+from gmmseg.inference.readings import Score, fused_of
 from gmmseg.inference.windows import Reading
 from gmmseg.json_tree import JSON
 from gmmseg.samples import Progress, Sample, SegmentationDataset, check_classes, walk
 
 PostProcess = Callable[[Tensor, Tensor], Tensor]
-
-
-class Score(Protocol):
-    """An anomaly score: a name, and a call that gives (b h w), higher = stranger."""
-
-    @property
-    def name(self) -> str: ...
-    def __call__(self, output: Output) -> Tensor: ...
 
 
 @torch.no_grad()

@@ -1,75 +1,39 @@
 """Anomaly scores of a segmenter's output, each a small class: higher = stranger, always.
 
-A score is called with anything that has the fields of a SegmenterOutput it needs. Those that need
-statistics are fitted first, on outputs and labels of training images; with several processes each goes
-through its share and all get the statistics of the whole set.
+A score is called with anything that has the fields of a SegmenterOutput it needs. Those that need nothing
+else are `gmmseg.inference.readings`; these here are fitted first, on outputs and labels of training images.
+With several processes each goes through its share and all get the statistics of the whole set.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Protocol
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from gmmseg import distributed
-from gmmseg.inference.readings import Density, Energy, Fused
+from gmmseg.inference.readings import (  # noqa: F401  those that need no fitting can be had here, too
+    MSP,
+    Density,
+    Energy,
+    Entropy,
+    Fused,
+    LinkedLikelihood,
+    MaxLogit,
+    MixtureLikelihood,
+    NegativeLogLikelihood,
+    Output,
+    PredictedClassLikelihood,
+    Typicality,
+    WinnerLikelihood,
+    of_cells,
+)
 from gmmseg.labels import IGNORE
-from gmmseg.mixture import anomaly_score, class_evidence
 from gmmseg.mixture.class_statistics import MOST_POINTS_OF_A_BATCH, ClassSums
 from gmmseg.mixture.sampling import hashed
 
-
-class Output(Protocol):
-    """What scores read: logits (b c h w), points (b d h w), evidence (b c h w), log_densities (b c k h w),
-    density_evidence (b c h w).
-
-    Points are None where the network's are not its cells, evidence and log_densities where it has no mixtures
-    of points, density_evidence where there is no density beside its head.
-    """
-
-    @property
-    def logits(self) -> Tensor: ...
-    @property
-    def points(self) -> Tensor | None: ...
-    @property
-    def evidence(self) -> Tensor | None: ...
-    @property
-    def log_densities(self) -> Tensor | None: ...
-    @property
-    def density_evidence(self) -> Tensor | None: ...
-
-
 Batches = Iterable[tuple[Output, Tensor]]
 NOTHING_SEEN = "fit has seen no labelled training pixel"
-
-
-class MSP:
-    """Maximum softmax probability: -max_c p(c given x)."""
-
-    name = "msp"
-
-    def __call__(self, output: Output) -> Tensor:
-        return -output.logits.float().softmax(1).amax(1)
-
-
-class Entropy:
-    """Entropy of the posterior, in nats."""
-
-    name = "entropy"
-
-    def __call__(self, output: Output) -> Tensor:
-        log_posterior = output.logits.float().log_softmax(1)
-        return -(log_posterior.exp() * log_posterior).sum(1)
-
-
-class MaxLogit:
-    """-max_c logit."""
-
-    name = "max_logit"
-
-    def __call__(self, output: Output) -> Tensor:
-        return -output.logits.float().amax(1)
 
 
 class FittedScore:
@@ -169,7 +133,7 @@ class Mahalanobis(FittedScore):
 
     def update(self, index: int, output: Output, labels: Tensor) -> None:
         """Add the labelled points of a batch."""
-        points, true = labelled_points(_of_cells(self.name, output.points), labels)
+        points, true = labelled_points(of_cells(self.name, output.points), labels)
         if len(points) == 0:
             return
         if self.sums is None:
@@ -188,7 +152,7 @@ class Mahalanobis(FittedScore):
         self.centre, self.whitener, self.means = sums.origin, whitener, (means @ whitener).float()
 
     def __call__(self, output: Output) -> Tensor:
-        points = _of_cells(self.name, output.points)
+        points = of_cells(self.name, output.points)
         centre, whitener, means = (
             _fitted(self.name, each).to(points.device) for each in (self.centre, self.whitener, self.means)
         )
@@ -251,7 +215,7 @@ class VirtualLogit(FittedScore):
                 f"{self.name}: it reads the features before a softmax classifier; for a GMM model use nll, "
                 "or fused (gmmseg fit)"
             )
-        return _of_cells(self.name, output.points)
+        return of_cells(self.name, output.points)
 
 
 class NearestNeighbours(FittedScore):
@@ -274,7 +238,7 @@ class NearestNeighbours(FittedScore):
 
     def update(self, index: int, output: Output, labels: Tensor) -> None:
         """Keep the ``bank_size`` points with the lowest tickets among those kept and these."""
-        points = labelled_points(_of_cells(self.name, output.points), labels)[0].float().cpu()
+        points = labelled_points(of_cells(self.name, output.points), labels)[0].float().cpu()
         places = torch.arange(len(points)) + index * MOST_POINTS_OF_A_BATCH
         known = self.candidates.view(len(self.candidates), points.shape[1])
         self._keep(torch.cat([known, points]), torch.cat([self.places, places]))
@@ -298,7 +262,7 @@ class NearestNeighbours(FittedScore):
         self.candidates, self.places = points[order], places[order]
 
     def __call__(self, output: Output) -> Tensor:
-        points = _of_cells(self.name, output.points).float().movedim(1, -1)
+        points = of_cells(self.name, output.points).float().movedim(1, -1)
         bank = _fitted(self.name, self.bank).to(points.device)
         nearest = [
             torch.cdist(chunk, bank).kthvalue(self.neighbours, dim=1).values
@@ -307,105 +271,8 @@ class NearestNeighbours(FittedScore):
         return torch.cat(nearest).view(points.shape[:3])
 
 
-class NegativeLogLikelihood:
-    """-max_c log p(x given c), with the evidence as the model itself defines it, before any link."""
-
-    name = "nll"
-
-    def __call__(self, output: Output) -> Tensor:
-        return anomaly_score(_generative(self.name, output.evidence).float().movedim(1, -1))
-
-
-class _DensityLikelihood:
-    """-max_c log p(x given c) from the single components' densities; ``winner`` as in `class_evidence`."""
-
-    name: str
-    winner: bool
-
-    def __init__(self, log_weights: Tensor | None = None) -> None:
-        self.log_weights = log_weights
-
-    def __call__(self, output: Output) -> Tensor:
-        _generative(self.name, output.evidence)
-        densities = _of_cells(self.name, output.log_densities).float().movedim((1, 2), (-2, -1))
-        return anomaly_score(class_evidence(densities, self.log_weights, winner=self.winner))
-
-
-class WinnerLikelihood(_DensityLikelihood):
-    """-max_c log p(x given c) where the best component alone stands for its class."""
-
-    name, winner = "nll_winner", True
-
-
-class MixtureLikelihood(_DensityLikelihood):
-    """-max_c log p(x given c) under the whole mixture of each class (logsumexp over components)."""
-
-    name, winner = "nll_logsumexp", False
-
-
-class LinkedLikelihood:
-    """-max_c of the class scores after the link (a class normalisation, a temperature and prior)."""
-
-    name = "nll_linked"
-
-    def __call__(self, output: Output) -> Tensor:
-        _generative(self.name, output.evidence)
-        return -output.logits.float().amax(1)
-
-
-class PredictedClassLikelihood:
-    """-log p(x given c) of the class the posterior predicts."""
-
-    name = "nll_predicted"
-
-    def __call__(self, output: Output) -> Tensor:
-        evidence = _generative(self.name, output.evidence).float()
-        return -evidence.gather(1, output.logits.argmax(1, keepdim=True)).squeeze(1)
-
-
-class Typicality:
-    """How much less likely a point is than is typical of what it is taken for.
-
-    ``sum_c p(c given x) [typical_c - log p(x given c)]``, with ``typical`` (c) the mean evidence of each
-    class's own pixels (`gmmseg.inference.calibrate`). Classes differ in how alike their pixels are: what is
-    likely for a car would be strange on a road. Holds where images are like those it was measured on.
-    """
-
-    name = "typicality"
-
-    def __init__(self, typical: Sequence[float] | None = None) -> None:
-        if typical is None:
-            raise ValueError(
-                f"{self.name}: nothing is known yet of what is typical of this model's classes; "
-                "gmmseg calibrate MODEL --data NAME:ROOT:val finds out (generative models alone)"
-            )
-        self.typical = torch.tensor(typical)
-
-    def __call__(self, output: Output) -> Tensor:
-        evidence = _generative(self.name, output.evidence).float()
-        surprise = self.typical.to(evidence.device)[:, None, None] - evidence
-        return (output.logits.float().softmax(1) * surprise).sum(1)
-
-
-ALL = (
-    MSP,
-    Entropy,
-    MaxLogit,
-    Energy,
-    StandardisedMaxLogit,
-    Mahalanobis,
-    VirtualLogit,
-    NearestNeighbours,
-    NegativeLogLikelihood,
-    WinnerLikelihood,
-    MixtureLikelihood,
-    LinkedLikelihood,
-    PredictedClassLikelihood,
-    Typicality,
-    Density,
-    Fused,
-)
-"""Every score."""
+FITTED = (StandardisedMaxLogit, Mahalanobis, VirtualLogit, NearestNeighbours)
+"""Scores that need statistics of training images."""
 
 
 def labelled_points(points: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
@@ -424,23 +291,6 @@ def _sums_of_all(name: str, sums: ClassSums | None) -> ClassSums:
     for more in known[1:]:
         known[0].add_(more)
     return known[0]
-
-
-def _generative(name: str, value: Tensor | None) -> Tensor:
-    if value is None:
-        raise ValueError(
-            f"{name}: this output has no mixture likelihoods; use a softmax score or a GMM model"
-        )
-    return value
-
-
-def _of_cells(name: str, value: Tensor | None) -> Tensor:
-    if value is None:
-        raise ValueError(
-            f"{name}: it reads the point of each cell, and this network's points are not its cells "
-            "(Mask2Former's are queries); use nll or a softmax score"
-        )
-    return value
 
 
 def _fitted(name: str, value: Tensor | None) -> Tensor:

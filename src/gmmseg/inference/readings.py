@@ -1,30 +1,65 @@
-"""Anomaly scores that prediction itself shows or is made of: higher = stranger, always."""
+"""Anomaly scores of a segmenter's output that need no training images: higher = stranger, always.
 
-from collections.abc import Mapping
+Each is a small class, called with anything that has the fields of a SegmenterOutput it needs.
+"""
+
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
-from gmmseg.mixture import anomaly_score
+from gmmseg.mixture import anomaly_score, class_evidence
 from gmmseg.models.calibration_file import FUSED, Calibration, ScoreMoments
 
 
-class Logits(Protocol):
-    """What energy reads: logits (b c h w)."""
+class Output(Protocol):
+    """What scores read: logits (b c h w), points (b d h w), evidence (b c h w), log_densities (b c k h w),
+    density_evidence (b c h w).
+
+    Points are None where the network's are not its cells, evidence and log_densities where it has no mixtures
+    of points, density_evidence where there is no density beside its head.
+    """
 
     @property
     def logits(self) -> Tensor: ...
-
-
-class DensityEvidence(Protocol):
-    """What density reads: log p(cell given class), (b c h w), of the density beside a head; None without."""
-
+    @property
+    def points(self) -> Tensor | None: ...
+    @property
+    def evidence(self) -> Tensor | None: ...
+    @property
+    def log_densities(self) -> Tensor | None: ...
     @property
     def density_evidence(self) -> Tensor | None: ...
 
 
-class LogitsAndDensity(Logits, DensityEvidence, Protocol):
-    """What both together read."""
+class MSP:
+    """Maximum softmax probability: -max_c p(c given x)."""
+
+    name = "msp"
+
+    def __call__(self, output: Output) -> Tensor:
+        return -output.logits.float().softmax(1).amax(1)
+
+
+class Entropy:
+    """Entropy of the posterior, in nats."""
+
+    name = "entropy"
+
+    def __call__(self, output: Output) -> Tensor:
+        log_posterior = output.logits.float().log_softmax(1)
+        return -(log_posterior.exp() * log_posterior).sum(1)
+
+
+class MaxLogit:
+    """-max_c logit."""
+
+    name = "max_logit"
+
+    def __call__(self, output: Output) -> Tensor:
+        return -output.logits.float().amax(1)
 
 
 class Energy:
@@ -32,7 +67,7 @@ class Energy:
 
     name = "energy"
 
-    def __call__(self, output: Logits) -> Tensor:
+    def __call__(self, output: Output) -> Tensor:
         return -output.logits.float().logsumexp(1)
 
 
@@ -41,7 +76,7 @@ class Density:
 
     name = "density"
 
-    def __call__(self, output: DensityEvidence) -> Tensor:
+    def __call__(self, output: Output) -> Tensor:
         if output.density_evidence is None:
             raise ValueError(
                 f"{self.name}: this model has no density beside its head; "
@@ -69,7 +104,7 @@ class Fused:
             )
         self.moments = moments
 
-    def __call__(self, output: LogitsAndDensity) -> Tensor:
+    def __call__(self, output: Output) -> Tensor:
         energy, density = (
             (part(output) - self.moments[part.name].mean) / self.moments[part.name].deviation
             for part in self.parts
@@ -77,8 +112,148 @@ class Fused:
         return energy + density
 
 
+class NegativeLogLikelihood:
+    """-max_c log p(x given c), with the evidence as the model itself defines it, before any link."""
+
+    name = "nll"
+
+    def __call__(self, output: Output) -> Tensor:
+        return anomaly_score(_generative(self.name, output.evidence).float().movedim(1, -1))
+
+
+class _DensityLikelihood:
+    """-max_c log p(x given c) from the single components' densities; ``winner`` as in `class_evidence`."""
+
+    name: str
+    winner: bool
+
+    def __init__(self, log_weights: Tensor | None = None) -> None:
+        self.log_weights = log_weights
+
+    def __call__(self, output: Output) -> Tensor:
+        _generative(self.name, output.evidence)
+        densities = of_cells(self.name, output.log_densities).float().movedim((1, 2), (-2, -1))
+        return anomaly_score(class_evidence(densities, self.log_weights, winner=self.winner))
+
+
+class WinnerLikelihood(_DensityLikelihood):
+    """-max_c log p(x given c) where the best component alone stands for its class."""
+
+    name, winner = "nll_winner", True
+
+
+class MixtureLikelihood(_DensityLikelihood):
+    """-max_c log p(x given c) under the whole mixture of each class (logsumexp over components)."""
+
+    name, winner = "nll_logsumexp", False
+
+
+class LinkedLikelihood:
+    """-max_c of the class scores after the link (a class normalisation, a temperature and prior)."""
+
+    name = "nll_linked"
+
+    def __call__(self, output: Output) -> Tensor:
+        _generative(self.name, output.evidence)
+        return -output.logits.float().amax(1)
+
+
+class PredictedClassLikelihood:
+    """-log p(x given c) of the class the posterior predicts."""
+
+    name = "nll_predicted"
+
+    def __call__(self, output: Output) -> Tensor:
+        evidence = _generative(self.name, output.evidence).float()
+        return -evidence.gather(1, output.logits.argmax(1, keepdim=True)).squeeze(1)
+
+
+class Typicality:
+    """How much less likely a point is than is typical of what it is taken for.
+
+    ``sum_c p(c given x) [typical_c - log p(x given c)]``, with ``typical`` (c) the mean evidence of each
+    class's own pixels (`gmmseg.inference.calibrate`). Classes differ in how alike their pixels are: what is
+    likely for a car would be strange on a road. Holds where images are like those it was measured on.
+    """
+
+    name = "typicality"
+
+    def __init__(self, typical: Sequence[float] | None = None) -> None:
+        if typical is None:
+            raise ValueError(
+                f"{self.name}: nothing is known yet of what is typical of this model's classes; "
+                "gmmseg calibrate MODEL --data NAME:ROOT:val finds out (generative models alone)"
+            )
+        self.typical = torch.tensor(typical)
+
+    def __call__(self, output: Output) -> Tensor:
+        evidence = _generative(self.name, output.evidence).float()
+        surprise = self.typical.to(evidence.device)[:, None, None] - evidence
+        return (output.logits.float().softmax(1) * surprise).sum(1)
+
+
+PLAIN = (
+    MSP,
+    Entropy,
+    MaxLogit,
+    Energy,
+    NegativeLogLikelihood,
+    WinnerLikelihood,
+    MixtureLikelihood,
+    LinkedLikelihood,
+    PredictedClassLikelihood,
+    Typicality,
+    Density,
+    Fused,
+)
+"""Scores that need nothing but a model and its calibration."""
+
+
+class Score(Protocol):
+    """Makes one map (b h w) of an output at the network's resolution, and has a name."""
+
+    @property
+    def name(self) -> str: ...
+    def __call__(self, output: Output) -> Tensor: ...
+
+
+def score_named(name: str, calibration: Calibration | None, others: Sequence[str] = ()) -> Score:
+    """The score of a model with this calibration; ValueError with the nearest names for one that is not.
+
+    ``others``: names of scores that can be had elsewhere, for the message.
+    """
+    if name == Typicality.name:
+        return Typicality(None if calibration is None else calibration.typical)
+    if name == Fused.name:
+        return Fused({} if calibration is None else calibration.moments)
+    kinds = {kind.name: kind for kind in PLAIN}
+    if name in kinds:
+        return kinds[name]()
+    known = [*kinds, *others]
+    near = get_close_matches(name, known, n=1)
+    meant = f" (did you mean {near[0]}?)" if near else ""
+    raise ValueError(f"unknown score {name!r}{meant}: choose among {', '.join(known)}")
+
+
 def fused_of(calibration: Calibration | None) -> Fused | None:
     """The fused score, where a calibration says that it is what a model shows."""
     if calibration is None or calibration.score != FUSED:
         return None
     return Fused(calibration.moments)
+
+
+def _generative(name: str, value: Tensor | None) -> Tensor:
+    if value is None:
+        raise ValueError(
+            f"{name}: this output has no mixture likelihoods; use a softmax score or a GMM model"
+        )
+    return value
+
+
+def of_cells(name: str, value: Tensor | None) -> Tensor:
+    if value is None:
+        raise ValueError(
+            f"{name}: it reads the point of each cell, and this network's points are not its cells "
+            "(Mask2Former's are queries); use nll or a softmax score"
+        )
+    return value

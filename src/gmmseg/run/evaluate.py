@@ -12,6 +12,7 @@ from gmmseg.evaluation.evaluator import (
     fit_scores,
 )
 from gmmseg.inference import Predictor
+from gmmseg.inference.readings import score_named
 from gmmseg.json_tree import JSON
 from gmmseg.models import Segmenter
 from gmmseg.models.calibration_file import ScoreMoments
@@ -137,13 +138,11 @@ def _asked(dataset: SegmentationDataset, inference: InferenceSettings) -> JSON:
 def make_scores(model: Segmenter, names: Sequence[str] = ()) -> list[Score]:
     """Score objects by name; without names, those that suit the model's head."""
     names = names or _suitable_scores(model)
-    known: dict[str, Callable[[], Score]] = {kind.name: kind for kind in scores.ALL}
-    known[scores.Typicality.name] = lambda: scores.Typicality(_typical(model))
-    known[scores.Fused.name] = lambda: scores.Fused(_moments(model))
-    unknown = [name for name in names if name not in known]
-    if unknown:
-        raise ValueError(f"unknown scores {', '.join(unknown)}: choose among {', '.join(known)}")
-    return [known[name]() for name in names]
+    fitted: dict[str, Callable[[], Score]] = {kind.name: kind for kind in scores.FITTED}
+    return [
+        fitted[name]() if name in fitted else score_named(name, model.calibration, list(fitted))
+        for name in names
+    ]
 
 
 def _suitable_scores(model: Segmenter) -> tuple[str, ...]:
