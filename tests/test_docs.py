@@ -72,7 +72,7 @@ def test_the_commands_of_the_page_on_thresholds_run(made_ready, monkeypatch, cap
         assert f"{words}" in said
     # The last promise made is the one that predict and evaluate speak of.
     assert said.count("flags a region of at least 50 pixels in at most 5 % of new normal images") == 3
-    arrays = np.load(made_ready / "pictures/raw/000.png.npz")
+    arrays = np.load(made_ready / "pictures/raw/000.npz")
     assert arrays["p_values"].shape == arrays["anomaly"].shape == (16, 24)
 
 

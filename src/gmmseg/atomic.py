@@ -17,9 +17,17 @@ def write_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:
 
     Folders are made. Whoever looks sees the old file or the new one, also after a loss of power.
     """
+    with written(path) as file:
+        write(file)
+
+
+@contextmanager
+def written(path: Path) -> Iterator[BinaryIO]:
+    """The same as a block: its file takes its place at the end, and is gone where the block fails."""
     with naming(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        _write(path, write)
+        with _temporary(path) as file:
+            yield file
 
 
 @contextmanager
@@ -46,11 +54,12 @@ def _system_error(error: BaseException | None) -> OSError | None:
     return error
 
 
-def _write(path: Path, write: Callable[[BinaryIO], object]) -> None:
+@contextmanager
+def _temporary(path: Path) -> Iterator[BinaryIO]:
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=LEFTOVER_PREFIX)
     try:
-        with os.fdopen(handle, "wb") as file:
-            write(file)
+        with os.fdopen(handle, "w+b") as file:
+            yield file
             file.flush()
             os.fsync(file.fileno())
         os.chmod(temporary, 0o666 & ~_umask())

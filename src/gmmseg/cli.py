@@ -19,7 +19,7 @@ from gmmseg.cli_classes import add_class, merge_classes, remove_class, rename_cl
 from gmmseg.cli_explain import explain
 from gmmseg.cli_export import bench, export
 from gmmseg.cli_masks import convert_masks
-from gmmseg.cli_monitor import monitor, object_files
+from gmmseg.cli_monitor import monitor
 from gmmseg.cli_options import (
     BoundariesOption,
     CalibrateOption,
@@ -30,13 +30,9 @@ from gmmseg.cli_options import (
     FitOnOption,
     MinAreaOption,
     Model,
-    ModelOption,
-    ObjectAreaOption,
-    ObjectsOption,
     OverridesArgument,
     PassesOption,
     PerOption,
-    PixelsOption,
     PresetOption,
     ResultsOption,
     ResumeFromOption,
@@ -48,6 +44,7 @@ from gmmseg.cli_options import (
     TrainDataOption,
     WindowOption,
 )
+from gmmseg.cli_predict import predict
 from gmmseg.cli_shared import judged_sets as _judged_sets
 from gmmseg.cli_shared import leave_process_group as _leave_process_group
 from gmmseg.cli_shared import open_set as _open
@@ -61,7 +58,6 @@ if TYPE_CHECKING:
     from gmmseg.config import Config
     from gmmseg.evaluation.evaluator import PostProcess
     from gmmseg.inference import FalseAlarms
-    from gmmseg.inference.predict_files import PredictSummary
     from gmmseg.models import Calibration, Segmenter
     from gmmseg.models.false_alarms import Per
     from gmmseg.samples import FingerprintedDataset
@@ -78,6 +74,7 @@ app = typer.Typer(
 data_app = typer.Typer(no_args_is_help=True, help="Check and list data sets.")
 app.add_typer(data_app, name="data")
 app.command()(adapt)
+app.command()(predict)
 app.command(name="app")(live_page)
 app.command()(monitor)
 
@@ -375,59 +372,6 @@ def compare(
         raise ValueError(f"unknown format {format!r}: choose markdown, csv or latex")
     comparison = tables.compare([load_results(path) for path in results], paper=paper or [])
     say(getattr(comparison, format)())
-
-
-@app.command()
-def predict(
-    inputs: Annotated[list[Path], typer.Argument(help="Images, folders of images, or videos.")],
-    model: ModelOption,
-    out: Annotated[Path, typer.Option(help="Folder for the pictures.")] = Path("predictions"),
-    raw: Annotated[
-        bool, typer.Option(help="Also write labels, posterior, anomaly and p-values as .npz.")
-    ] = False,
-    objects: ObjectsOption = False,
-    min_area: ObjectAreaOption = None,
-    window: WindowOption = None,
-    stride: StrideOption = None,
-    short_side: ShortSideOption = None,
-    max_pixels: PixelsOption = None,
-) -> None:
-    """Predict images, folders and videos; writes label map, overlay, anomaly heat map and unknown mask."""
-    from gmmseg import run
-    from gmmseg.inference import predict_files
-    from gmmseg.models import InferenceSettings
-
-    state = run.join_processes()
-    view = InferenceSettings(short_side, window, stride)
-    predictor = run.open_predictor(model, view, max_pixels=max_pixels, device=state.device)
-    collected = object_files(predictor, model, objects, min_area)
-    _tell_threshold(model, predictor.calibration, state.is_main_process)
-    with Bar("predicting") as bar:
-        summary = predict_files(predictor, inputs, out, raw=raw, objects=collected, progress=bar)
-    _tell_summary(summary, state.is_main_process)
-
-
-def _tell_threshold(model: str, calibration: "Calibration | None", is_main_process: bool) -> None:
-    """Say what unknown masks are made with."""
-    if not is_main_process:
-        return
-    if calibration is None or calibration.threshold is None:
-        note(f"{model} has no threshold yet, so no unknown masks; gmmseg calibrate {model} finds one")
-    else:
-        say(f"unknown: above {calibration.threshold:.4g}; this threshold {calibration.promise_text()}")
-
-
-def _tell_summary(summary: "PredictSummary", is_main_process: bool) -> None:
-    """Say what was predicted and what was not; files that failed end the command with code 1."""
-    from gmmseg import distributed
-
-    if is_main_process:
-        say(f"{summary.done} done, in {summary.out_dir}")
-        for name, reason in summary.failed:
-            say(f"not done: {printable(name)}: {printable(reason)}", err=True)
-    distributed.wait_for_all()  # a launcher ends all processes when the first one reports a failure
-    if summary.failed:
-        raise typer.Exit(1)
 
 
 @app.command()

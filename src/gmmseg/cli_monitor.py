@@ -15,8 +15,8 @@ from gmmseg.cli_options import Model
 from gmmseg.terminal import note, say
 
 if TYPE_CHECKING:
+    from gmmseg.inference.file_prediction import FilePredictor
     from gmmseg.inference.object_files import ObjectFiles
-    from gmmseg.inference.predict_files import FilePredictor
     from gmmseg.inference.watching import Monitor, Observation
     from gmmseg.run import BrokenImage
 
@@ -107,7 +107,12 @@ def _termination_as_interrupt() -> Iterator[None]:
 
 
 def object_files(
-    predictor: "FilePredictor", model: str, wanted: bool, min_area: int | None
+    predictor: "FilePredictor",
+    model: str,
+    *,
+    threshold: float | None,
+    wanted: bool,
+    min_area: int | None,
 ) -> "ObjectFiles | None":
     """What collects unknown objects for `predict`; None where nobody wants them."""
     from gmmseg.inference.object_files import ObjectFiles
@@ -116,9 +121,9 @@ def object_files(
         if min_area is not None:
             raise ValueError("--min-area is the least area of an object: give --objects, too")
         return None
-    if predictor.calibration is None or predictor.calibration.threshold is None:
+    if threshold is None and predictor.meaning.threshold is None:
         raise ValueError(
-            f"{model} has no threshold, so nothing is unknown; "
-            f"find one: gmmseg calibrate {model} --data NAME:ROOT:val"
+            f"{model} has no threshold for {predictor.meaning.score}, so nothing is unknown: give "
+            f"--threshold, or find one for the default score: gmmseg calibrate {model} --data NAME:ROOT:val"
         )
     return ObjectFiles(predictor.class_names, min_area=min_area)

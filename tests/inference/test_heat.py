@@ -73,6 +73,7 @@ def test_a_heat_map_has_the_size_of_the_scores(size):
     scores = np.random.default_rng(0).random(size, np.float32)
     scale = image_scale(scores)
     assert np.array_equal(np.asarray(scale.picture(scores)), scale.colours(scores))
+    assert np.array_equal(np.asarray(scale.palette_picture(scores).convert("RGB")), scale.colours(scores))
     assert heat_overlay(np.zeros((*size, 3), np.uint8), scores, scale).size == size[::-1]
 
 

@@ -54,7 +54,7 @@ def test_the_file_holds_what_was_found_and_broken_images_lose_nothing(segmenter,
             assert (other["peak_score"], other["p_value"]) == (one.peak, one.p_value)
             assert (other["category_id"], other["nearest_class"]) == (1, names[one.nearest_class])
             assert "track_id" not in other
-    with Image.open(out / "objects/a.png.jpg") as boxed, Image.open(out / "overlay/a.png.jpg") as plain:
+    with Image.open(out / "objects/a.png") as boxed, Image.open(out / "overlay/a.png") as plain:
         assert boxed.size == plain.size
         assert np.abs(np.asarray(boxed, int) - np.asarray(plain, int)).max() > 60
     assert not (out / "raw").exists()

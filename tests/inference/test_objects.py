@@ -5,7 +5,7 @@ import pytest
 import torch
 from scipy import ndimage
 
-from gmmseg.inference import Prediction, unknown_objects
+from gmmseg.inference import Meaning, Prediction, unknown_objects
 from gmmseg.inference.objects import least_area
 
 
@@ -16,7 +16,7 @@ def prediction(promised):
     scores = ndimage.gaussian_filter(rng.normal(size=(40, 50)), 1.2) * 20
     posterior = torch.from_numpy(rng.dirichlet(np.ones(3), (40, 50)).astype(np.float32)).movedim(-1, 0)
     anomaly = torch.from_numpy(scores.astype(np.float32))
-    return Prediction(posterior.argmax(0).to(torch.uint8), posterior, anomaly, promised(6.0))
+    return Prediction(posterior.argmax(0).to(torch.uint8), posterior, anomaly, Meaning(promised(6.0)))
 
 
 def flooded(unknown):
@@ -59,7 +59,7 @@ def test_objects_are_the_regions_of_a_flood_fill(prediction, min_area):
 @pytest.mark.parametrize("calibrated_area", [1, 6])
 def test_areas_sum_to_the_unknown_pixels(prediction, promised, calibrated_area):
     told = Prediction(
-        prediction.labels, prediction.posterior, prediction.anomaly, promised(6.0, calibrated_area)
+        prediction.labels, prediction.posterior, prediction.anomaly, Meaning(promised(6.0, calibrated_area))
     )
     found = unknown_objects(told, min_area=1)
     assert sum(each.area for each in found) == int(told.unknown.sum()) > 0
@@ -68,15 +68,15 @@ def test_areas_sum_to_the_unknown_pixels(prediction, promised, calibrated_area):
 
 def test_the_least_area_is_the_promised_one_else_a_share_of_the_image(prediction, promised, calibration):
     parts = (prediction.labels, prediction.posterior, prediction.anomaly)
-    assert least_area(Prediction(*parts, promised(6.0, 9))) == 9
-    assert least_area(Prediction(*parts, promised(6.0))) == 1  # 2000 pixels
+    assert least_area(Prediction(*parts, Meaning(promised(6.0, 9)))) == 9
+    assert least_area(Prediction(*parts, Meaning(promised(6.0)))) == 1  # 2000 pixels
     large = torch.zeros(200, 300)
-    assert least_area(Prediction(large.to(torch.uint8), large[None], large, calibration(3.0))) == 30
+    assert least_area(Prediction(large.to(torch.uint8), large[None], large, Meaning(calibration(3.0)))) == 30
 
 
 def test_nothing_unknown_is_no_object_and_no_threshold_is_refused(prediction, calibration):
     parts = (prediction.labels, prediction.posterior, prediction.anomaly)
-    assert unknown_objects(Prediction(*parts, calibration(1e6))) == []
-    assert unknown_objects(Prediction(*parts, calibration(3.0)))[0].p_value is None
+    assert unknown_objects(Prediction(*parts, Meaning(calibration(1e6)))) == []
+    assert unknown_objects(Prediction(*parts, Meaning(calibration(3.0))))[0].p_value is None
     with pytest.raises(ValueError, match="gmmseg calibrate"):
         unknown_objects(Prediction(*parts))

@@ -1,11 +1,21 @@
+import csv
+import json
 import os
+from fractions import Fraction
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
-from gmmseg.inference import Predictor, predict_files
+from gmmseg.evaluation.score_files import pair_files, read_scores
+from gmmseg.inference import Predictor, Work, predict_files
+from gmmseg.inference.strangest import Strangest
+from gmmseg.inference.summary_files import ImageRow
+from gmmseg.inference.video import VideoFile, frames
+
+OF_ALL = {"legend.png", "anomaly_scale.png", "summary.csv", "summary.json", "strangest.png"}
+"""What is written once, of all images."""
 
 
 @pytest.fixture
@@ -31,12 +41,8 @@ def test_a_folder_becomes_pictures_and_the_broken_file_is_reported(segmenter, ca
     summary = predict_files(
         Predictor(segmenter), [folder], tmp_path / "out", progress=lambda *call: calls.append(call)
     )
-    names = ("a.png", "a.bmp", "sub/grey.png")
-    assert files_in(summary.out_dir) == (
-        {f"{kind}/{name}.png" for kind in ("labels", "anomaly", "unknown") for name in names}
-        | {f"overlay/{name}.jpg" for name in names}
-        | {"legend.png", "anomaly_scale.png"}
-    )
+    kinds, names = ("labels", "anomaly", "unknown", "overlay"), ("a.png", "a.bmp", "sub/grey")
+    assert files_in(summary.out_dir) == {f"{kind}/{name}.png" for kind in kinds for name in names} | OF_ALL
     assert summary.done == 3
     assert [name for name, _ in summary.failed] == ["broken.jpg"]
     assert "not a readable image" in summary.failed[0][1]
@@ -47,16 +53,16 @@ def test_a_folder_becomes_pictures_and_the_broken_file_is_reported(segmenter, ca
 def test_what_is_written_is_what_was_predicted(segmenter, calibration, folder, tmp_path):
     segmenter.calibration = calibration(3.0)
     out = tmp_path / "out"
-    predict_files(Predictor(segmenter, window=8), [folder / "a.png"], out, raw=True)
+    predict_files(Predictor(segmenter, window=8), [folder / "a.png"], out, Work(raw=True))
     prediction = Predictor(segmenter).predict(folder / "a.png")
-    assert np.array_equal(np.asarray(Image.open(out / "labels/a.png.png")), prediction.labels.numpy())
-    unknown = np.asarray(Image.open(out / "unknown/a.png.png"))
+    assert np.array_equal(np.asarray(Image.open(out / "labels/a.png")), prediction.labels.numpy())
+    unknown = np.asarray(Image.open(out / "unknown/a.png"))
     assert np.array_equal(unknown > 0, prediction.unknown.numpy())
     assert 0 < (unknown > 0).mean() < 1
-    for picture in ("overlay/a.png.jpg", "anomaly/a.png.png"):
+    for picture in ("overlay/a.png", "anomaly/a.png"):
         with Image.open(out / picture) as opened:
             assert opened.size == (20, 12), "can be laid over the photograph"
-    arrays = np.load(out / "raw/a.png.npz", allow_pickle=False)
+    arrays = np.load(out / "raw/a.npz", allow_pickle=False)
     assert set(arrays) == {"labels", "posterior", "anomaly"}
     for name in arrays:
         torch.testing.assert_close(torch.from_numpy(arrays[name]), getattr(prediction, name))
@@ -65,11 +71,11 @@ def test_what_is_written_is_what_was_predicted(segmenter, calibration, folder, t
 def test_p_values_and_large_regions_alone_are_written(segmenter, promised, folder, tmp_path):
     segmenter.calibration = promised(min_area=6)
     out = tmp_path / "out"
-    predict_files(Predictor(segmenter, window=8), [folder / "a.png"], out, raw=True)
+    predict_files(Predictor(segmenter, window=8), [folder / "a.png"], out, Work(raw=True))
     prediction = Predictor(segmenter).predict(folder / "a.png")
-    arrays = np.load(out / "raw/a.png.npz", allow_pickle=False)
+    arrays = np.load(out / "raw/a.npz", allow_pickle=False)
     assert np.array_equal(arrays["p_values"], segmenter.calibration.p_values(prediction.anomaly))
-    unknown = np.asarray(Image.open(out / "unknown/a.png.png")) > 0
+    unknown = np.asarray(Image.open(out / "unknown/a.png")) > 0
     assert np.array_equal(unknown, prediction.unknown.numpy())
     assert 0 < unknown.sum() < (prediction.anomaly > prediction.threshold).sum()
 
@@ -78,7 +84,7 @@ def test_without_a_threshold_nothing_is_called_unknown(segmenter, folder, tmp_pa
     segmenter.colours = None
     predict_files(Predictor(segmenter), [folder / "a.png"], tmp_path / "out")
     kinds = {path.name for path in (tmp_path / "out").iterdir()}
-    assert kinds == {"labels", "overlay", "anomaly", "legend.png", "anomaly_scale.png"}
+    assert kinds == {"labels", "overlay", "anomaly", *OF_ALL}
 
 
 def test_a_video_becomes_one_picture_per_frame(segmenter, video, tmp_path):
@@ -87,7 +93,7 @@ def test_a_video_becomes_one_picture_per_frame(segmenter, video, tmp_path):
         Predictor(segmenter), [video], tmp_path / "out", progress=lambda *call: calls.append(call)
     )
     assert summary.done == 5
-    assert {path.name for path in (tmp_path / "out/labels/clip.mp4").iterdir()} == {
+    assert {path.name for path in (tmp_path / "out/labels/clip").iterdir()} == {
         f"{index:06d}.png" for index in range(5)
     }
     assert calls[-1] == (5, 5, "clip.mp4/000004")
@@ -122,17 +128,160 @@ def test_odd_directory_entries_are_listed_and_the_rest_is_done(segmenter, folder
     (folder / "around").symlink_to(folder)
     os.mkfifo(folder / "pipe.png")
     os.mkfifo(folder / "pipe.mp4")
-    long = "x" * 251 + ".png"
-    (folder / "a.png").rename(folder / long)
+    stem = "x" * 251
+    for suffix in ("png", "bmp"):  # that both have outputs, their suffixes stay in the names
+        (folder / f"a.{suffix}").rename(folder / f"{stem}.{suffix}")
     summary = predict_files(Predictor(segmenter), [folder], tmp_path / "out")
-    assert summary.done == 2
+    assert summary.done == 1
     failed = dict(summary.failed)
-    assert set(failed) == {"dangling.png", "loop.png", "pipe.png", "pipe.mp4", long}
-    assert "name leaves no room" in failed[long]
-    assert all("no such" in failed[name] for name in set(failed) - {long})
+    long = {f"{stem}.png", f"{stem}.bmp"}
+    assert set(failed) == {"dangling.png", "loop.png", "pipe.png", "pipe.mp4", *long}
+    assert all("name leaves no room" in failed[name] for name in long)
+    assert all("no such" in failed[name] for name in set(failed) - long)
 
 
 def test_a_folder_without_images_is_refused(segmenter, tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(FileNotFoundError, match=r"no images or videos in .*empty"):
         predict_files(Predictor(segmenter), [tmp_path / "empty"], tmp_path / "out")
+
+
+def test_two_inputs_that_differ_in_their_suffix_alone_both_have_outputs(segmenter, folder, tmp_path):
+    predict_files(Predictor(segmenter), [folder / "a.png", folder / "a.bmp"], tmp_path / "out")
+    assert {path.name for path in (tmp_path / "out/labels").iterdir()} == {"a.png.png", "a.bmp.png"}
+    first, second = (np.asarray(Image.open(tmp_path / f"out/labels/a.{kind}.png")) for kind in ("png", "bmp"))
+    assert np.array_equal(first, second[:, ::-1])
+    assert not np.array_equal(first, second)
+
+
+def test_the_summary_has_a_line_for_each_image(segmenter, calibration, folder, tmp_path):
+    segmenter.calibration = calibration(3.0)
+    predict_files(Predictor(segmenter), [folder], tmp_path / "out")
+    with (tmp_path / "out/summary.csv").open(newline="") as file:
+        table = list(csv.DictReader(file))
+    tree = json.loads((tmp_path / "out/summary.json").read_text())
+    names = ["a.bmp", "a.png", "sub/grey.png"]
+    assert [line["name"] for line in table] == [image["name"] for image in tree["images"]] == names
+    assert (tree["score"], tree["threshold"], tree["classes"]) == ("nll", 3.0, ["red", "green", "blue"])
+    assert [each["name"] for each in tree["failed"]] == ["broken.jpg"]
+    for line, image in zip(table, tree["images"]):
+        found = Predictor(segmenter).predict(folder / image["name"])
+        assert image["unknown_share"] == float(line["unknown_share"]) == found.unknown.numpy().mean()
+        assert (
+            image["largest_score"]
+            == float(line["largest_score"])
+            == pytest.approx(float(found.anomaly.max()))
+        )
+        counts = torch.bincount(found.labels.flatten().long(), minlength=3)
+        shares = dict(zip(tree["classes"], (counts / counts.sum()).tolist()))
+        assert image["classes"] == pytest.approx({name: s for name, s in shares.items() if s > 0}, abs=1e-5)
+        assert line["classes"].split(";") == sorted(
+            image["classes"], key=lambda name: -image["classes"][name]
+        )
+        assert image["seconds"] > 0
+        assert (tmp_path / "out/labels" / f"{image['output']}.png").is_file()
+
+
+@pytest.mark.parametrize("batch_size", [2, 3, 8])
+def test_batches_change_nothing(segmenter, calibration, folder, video, tmp_path, batch_size):
+    segmenter.calibration = calibration(3.0)
+    given = [folder, video]
+    predict_files(Predictor(segmenter), given, tmp_path / "one", Work(raw=True))
+    summary = predict_files(
+        Predictor(segmenter), given, tmp_path / "many", Work(raw=True, batch_size=batch_size)
+    )
+    assert (summary.done, len(summary.failed)) == (8, 1)
+    assert files_in(tmp_path / "one") == files_in(tmp_path / "many")
+    for path in sorted((tmp_path / "one/raw").rglob("*.npz")):
+        other = tmp_path / "many" / path.relative_to(tmp_path / "one")
+        with np.load(path) as ours, np.load(other) as theirs:
+            for name in ours:
+                np.testing.assert_allclose(ours[name], theirs[name], atol=1e-5)
+
+
+def test_a_video_becomes_videos_of_every_nth_frame(segmenter, calibration, make_video, tmp_path):
+    av = pytest.importorskip("av")
+    segmenter.calibration = calibration(3.0)
+    path = make_video(tmp_path / "clip.mkv", frames=11)
+    summary = predict_files(Predictor(segmenter), [path], tmp_path / "out", Work(every=4))
+    assert summary.done == 3
+    for kind in ("overlay", "anomaly"):
+        with av.open(str(tmp_path / f"out/{kind}/clip.mp4")) as container:
+            stream = container.streams.video[0]
+            assert (stream.width, stream.height) == (48, 32)
+            assert stream.average_rate == Fraction(5, 4), "as long as the original"
+            written = [frame.to_ndarray(format="rgb24") for frame in container.decode(stream)]
+        assert len(written) == 3
+    for kind in ("labels", "unknown"):
+        names = {each.name for each in (tmp_path / f"out/{kind}/clip").iterdir()}
+        assert names == {"000000.png", "000004.png", "000008.png"}
+    # The last frame of the video of heat maps is that of the prediction, but for compression.
+    _, pixels = list(frames(path, every=4))[-1]
+    wanted = np.asarray(Predictor(segmenter).predict(pixels).heat_map())
+    assert np.abs(written[-1].astype(int) - wanted).mean() < 12
+
+
+def test_a_video_of_odd_size_keeps_its_pixels(segmenter, tmp_path):
+    pytest.importorskip("av")
+    picture = Image.fromarray(np.full((33, 47, 3), (250, 10, 10), np.uint8))
+    film = VideoFile(tmp_path / "red.mp4", Fraction(5))
+    assert not (tmp_path / "red.mp4").exists(), "not before it is whole"
+    for _ in range(3):
+        film.add(picture)
+    film.close()
+    found = [frame for _, frame in frames(tmp_path / "red.mp4")]
+    assert [frame.shape for frame in found] == [(34, 48, 3)] * 3
+    assert np.abs(found[0][:33, :47].astype(int) - (250, 10, 10)).max() < 12
+
+
+def test_the_strangest_images_are_on_the_sheet_whoever_saw_them_first(segmenter, calibration, tmp_path):
+    segmenter.calibration = calibration(3.0)
+    tiles = []
+    for order in (1, -1):
+        kept = Strangest()
+        for place in range(30)[::order]:
+            row = ImageRow(f"{place:02d}.png", f"{place:02d}", 8, 8, place % 7 / 10, 5.0, {}, 0.1)
+            kept.add(row, dict.fromkeys(("overlay", "anomaly"), Image.new("RGB", (8, 8))), None)
+        tiles.append([tile.row.name for tile in kept._tiles])
+    assert tiles[0] == tiles[1]
+    wanted = sorted(range(30), key=lambda place: (-(place % 7), place))[:12]
+    assert tiles[0] == [f"{place:02d}.png" for place in wanted]
+    video = Strangest()
+    for frame in (3, 50, 150, 99):
+        row = ImageRow(f"clip.mp4/{frame:06d}", "", 8, 8, frame / 1000, 5.0, {}, 0.1)
+        video.add(row, dict.fromkeys(("overlay", "anomaly"), Image.new("RGB", (8, 8))), frame)
+    assert [tile.row.name for tile in video._tiles] == ["clip.mp4/000150", "clip.mp4/000099"]
+
+
+def test_another_threshold_and_another_score(segmenter, calibration, folder, tmp_path):
+    segmenter.calibration = calibration(3.0)
+    image, out = folder / "a.png", tmp_path / "out"
+    predict_files(Predictor(segmenter), [image], out, Work(threshold=5.0))
+    unknown = np.asarray(Image.open(out / "unknown/a.png")) > 0
+    assert np.array_equal(unknown, Predictor(segmenter).predict(image).above(5.0).numpy())
+    assert json.loads((out / "summary.json").read_text())["promise"] is None
+    predict_files(Predictor(segmenter, score="msp"), [image], tmp_path / "msp")
+    assert not (tmp_path / "msp/unknown").exists(), "the threshold is that of another score"
+    assert json.loads((tmp_path / "msp/summary.json").read_text())["score"] == "msp"
+
+
+@pytest.mark.parametrize("wrong", [{"batch_size": 0}, {"every": 0}, {"every": -3}])
+def test_numbers_below_one_are_refused(wrong):
+    with pytest.raises(ValueError, match=f"{next(iter(wrong))} must be at least 1"):
+        Work(**wrong)
+
+
+def test_a_threshold_that_is_no_number_and_an_output_folder_among_the_images_are_refused(segmenter, folder):
+    with pytest.raises(ValueError, match="a threshold is a finite number, got nan"):
+        predict_files(Predictor(segmenter), [folder], folder / "out", Work(threshold=float("nan")))
+    with pytest.raises(ValueError, match="would be written among the images"):
+        predict_files(Predictor(segmenter), [folder], folder)
+    assert sorted(path.name for path in folder.iterdir()) == ["a.bmp", "a.png", "broken.jpg", "sub"]
+
+
+def test_raw_values_and_masks_pair_up_for_score(segmenter, folder, tmp_path):
+    """What `gmmseg predict --raw` writes is what `gmmseg score` reads."""
+    predict_files(Predictor(segmenter), [folder / "a.png"], tmp_path / "out", Work(raw=True))
+    ((name, scores, mask),) = pair_files(tmp_path / "out/raw", tmp_path / "out/labels")
+    assert (name, mask.name) == ("a", "a.png")
+    assert np.array_equal(read_scores(scores), Predictor(segmenter).predict(folder / "a.png").anomaly)

@@ -8,7 +8,9 @@ from gmmseg.inference.video import frame_count, frames
 
 
 def test_frames_come_back_in_order(video):
-    values = list(frames(video))
+    numbered = list(frames(video))
+    assert [number for number, _ in numbered] == list(range(5))
+    values = [frame for _, frame in numbered]
     assert len(values) == frame_count(video) == 5
     assert all(frame.shape == (32, 48, 3) for frame in values)
     brightness = [frame.mean() for frame in values]

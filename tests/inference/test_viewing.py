@@ -39,8 +39,8 @@ def test_the_maps_are_those_of_a_prediction(predictor):
     assert np.array_equal(seen.labels, wanted.labels)
     assert np.array_equal(seen.confidence, wanted.confidence)
     assert np.array_equal(seen.anomaly, wanted.anomaly)
-    assert np.array_equal(seen.unknown(wanted.threshold), wanted.unknown)
-    assert not seen.unknown(None).any()
+    assert np.array_equal(seen.above(wanted.threshold), wanted.unknown)
+    assert not seen.above(None).any()
     assert np.array_equal(seen.photograph, SCENES[3].image.movedim(0, -1))
     assert {picture.size for picture in panels(seen).values()} == {for_screen(Image.new("L", (56, 40))).size}
 
@@ -56,9 +56,9 @@ def test_the_archive_holds_what_is_shown(predictor):
         assert np.array_equal(Image.open(file.open("a/image.png")), seen.photograph)
         about = json.loads(file.read("results.json"))["a"]
     assert about["threshold"] == threshold
-    assert about["false_alarm_rate_per_pixel"] == seen.calibration.false_alarm_rate(threshold)
+    assert about["false_alarm_rate_per_pixel"] == seen.meaning.calibration.false_alarm_rate(threshold)
     assert sum(about["share_of_pixels"]) == pytest.approx(1)
-    assert about["weights"] == seen.calibration.weights
+    assert about["weights"] == seen.meaning.calibration.weights
 
 
 def test_places_on_a_picture_are_pixels_of_the_image():

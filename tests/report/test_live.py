@@ -107,12 +107,12 @@ def test_a_model_that_is_not_calibrated_says_so_and_has_a_raw_slider(files):
 def test_moving_the_slider_changes_what_is_unknown_as_promised(live, files):
     session, _ = shown(live.upload(str(files / "good.png")))
     seen = session.views["first"]
-    assert session.thresholds(session.scale.start)["first"] == seen.calibration.threshold
+    assert session.thresholds(session.scale.start)["first"] == seen.meaning.calibration.threshold
     _, line, *_ = live.slide(25.0, session)
     threshold = session.thresholds(25.0)["first"]
     assert "at most 25 % of the known pixels" in line
-    assert seen.calibration.false_alarm_rate(threshold) <= 0.25
-    assert f"{100 * seen.unknown(threshold).mean():.2f} % of this picture" in line
+    assert seen.meaning.calibration.false_alarm_rate(threshold) <= 0.25
+    assert f"{100 * seen.above(threshold).mean():.2f} % of this picture" in line
 
 
 def answer(address, body=None):

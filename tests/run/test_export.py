@@ -62,11 +62,11 @@ def test_predict_writes_the_same_files_with_a_folder_and_with_a_file(place, tmp_
     files = sorted(str(path.relative_to(tmp_path / "a")) for path in (tmp_path / "a").rglob("*.*"))
     assert files == sorted(str(path.relative_to(tmp_path / "b")) for path in (tmp_path / "b").rglob("*.*"))
     for kind in ("labels", "unknown"):
-        ours, theirs = (np.asarray(Image.open(tmp_path / each / kind / "photo.png.png")) for each in "ab")
+        ours, theirs = (np.asarray(Image.open(tmp_path / each / kind / "photo.png")) for each in "ab")
         assert np.array_equal(ours, theirs)
     with (
-        np.load(tmp_path / "a" / "raw" / "photo.png.npz") as ours,
-        np.load(tmp_path / "b" / "raw" / "photo.png.npz") as theirs,
+        np.load(tmp_path / "a" / "raw" / "photo.npz") as ours,
+        np.load(tmp_path / "b" / "raw" / "photo.npz") as theirs,
     ):
         for key in ("anomaly", "posterior"):
             np.testing.assert_allclose(ours[key], theirs[key], rtol=1e-4, atol=1e-4)

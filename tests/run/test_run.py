@@ -304,7 +304,7 @@ def test_fit_says_what_comes_next_and_how_it_looked(runs, folder_data, tmp_path)
         "predict", folder_data / "images/val/0.png", "-m", tmp_path / "b", "--out", tmp_path / "p", "--raw"
     )
     expected = Predictor(run.open_model(tmp_path / "b")).predict(folder_data / "images/val/0.png")
-    shown = np.load(tmp_path / "p" / "raw" / "0.png.npz")["anomaly"]
+    shown = np.load(tmp_path / "p" / "raw" / "0.npz")["anomaly"]
     assert np.array_equal(shown, expected.anomaly.numpy())
     refused = gmmseg_command("fit", plain, *words, "--out", tmp_path / "c", "--on", "head", check=False)
     assert refused.returncode == 1
@@ -329,13 +329,13 @@ def test_predict_writes_pictures_and_reports_what_it_could_not_read(runs, folder
     assert result.returncode == 1
     assert "broken.jpg" in result.stderr
     for part in (
-        "labels/fine.png.png",
-        "overlay/fine.png.jpg",
-        "anomaly/fine.png.png",
-        "unknown/fine.png.png",
+        "labels/fine.png",
+        "overlay/fine.png",
+        "anomaly/fine.png",
+        "unknown/fine.png",
     ):
         assert (tmp_path / "out" / part).is_file(), part
-    raw = np.load(tmp_path / "out" / "raw" / "fine.png.npz")
+    raw = np.load(tmp_path / "out" / "raw" / "fine.npz")
     assert raw["labels"].shape == (40, 56)
     np.testing.assert_allclose(raw["posterior"].sum(0), 1, atol=1e-3)
 
@@ -508,7 +508,7 @@ def test_predict_takes_a_shorter_side_and_a_limit(runs, folder_data, tmp_path):
     image, weights = folder_data / "images/val/0.png", runs / "gmm" / "final"
     gmmseg_command("predict", image, "-m", weights, "--out", tmp_path, "--raw", "--short-side", 32)
     expected = Predictor(run.open_model(weights), short_side=32).predict(image)
-    assert np.array_equal(np.load(tmp_path / "raw" / "0.png.npz")["anomaly"], expected.anomaly.numpy())
+    assert np.array_equal(np.load(tmp_path / "raw" / "0.npz")["anomaly"], expected.anomaly.numpy())
     refused = gmmseg_command(
         "predict", image, "-m", weights, "--out", tmp_path, "--max-pixels", 999, check=False
     )

@@ -22,6 +22,8 @@ MASK_ENDINGS = ("_labels_semantic", "_labels", "_mask", "_gt")
 
 MOST_PIXELS = 200_000_000
 """Pixels of a score map; Pillow stops at about as many."""
+PREDICTED = "anomaly"
+"""The array of scores among others in a file of `gmmseg predict --raw`."""
 MASK_VALUES = {0: 0, 1: 1, IGNORE: IGNORE}
 
 
@@ -53,7 +55,8 @@ def _read_npz(path: Path) -> NDArray:
     with zipfile.ZipFile(path) as archive:
         _refuse_large(path, max((entry.file_size for entry in archive.infolist()), default=0) // 8)
     with np.load(path, allow_pickle=False) as archive:
-        return archive[_only(path, list(archive.files))]
+        names = list(archive.files)
+        return archive[PREDICTED if PREDICTED in names else _only(path, names)]
 
 
 def _refuse_large(path: Path, pixels: int) -> None:

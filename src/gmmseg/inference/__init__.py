@@ -5,9 +5,10 @@ from gmmseg.inference.calibrating import calibrate
 from gmmseg.inference.explaining import Explanation, explain
 from gmmseg.inference.exported_predictor import ExportedPrediction, ExportedPredictor
 from gmmseg.inference.exporting import ExportError, ExportReport, export, open_exported
+from gmmseg.inference.image_maps import ImageMaps, Meaning
 from gmmseg.inference.object_files import ObjectFiles
 from gmmseg.inference.objects import UnknownObject, unknown_objects
-from gmmseg.inference.predict_files import PredictSummary, predict_files
+from gmmseg.inference.predict_files import PredictSummary, Work, predict_files
 from gmmseg.inference.prediction import Prediction
 from gmmseg.inference.predictor import Predictor
 from gmmseg.inference.thresholds import ScoreHistogram
@@ -26,7 +27,9 @@ __all__ = [
     "ExportedPredictor",
     "FalseAlarms",
     "ImageError",
+    "ImageMaps",
     "Maps",
+    "Meaning",
     "Monitor",
     "ObjectFiles",
     "ObjectTracker",
@@ -36,6 +39,7 @@ __all__ = [
     "Predictor",
     "ScoreHistogram",
     "UnknownObject",
+    "Work",
     "calibrate",
     "explain",
     "export",

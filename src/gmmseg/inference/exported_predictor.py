@@ -11,11 +11,12 @@ from torch.nn import functional as F
 from gmmseg.class_colours import Colours
 from gmmseg.images import MAX_PIXELS, ImageSource, load_image
 from gmmseg.inference.exporting import ExportedModel
+from gmmseg.inference.image_maps import Meaning
 from gmmseg.inference.prediction import in_regions
 from gmmseg.inference.predictor import at_short_side
 from gmmseg.inference.windows import NOT_FINITE, upsample
 from gmmseg.models import Calibration
-from gmmseg.models.calibration_file import calibration_of
+from gmmseg.models.calibration_file import ANOMALY_MAP, calibration_of
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,16 @@ class ExportedPredictor:
     def strips(self, pixels: Tensor) -> Iterator[ExportedPrediction]:
         """The one prediction of pixels (3 h w): a graph gives the whole image at once."""
         yield self._of_pixels(pixels, None)
+
+    @property
+    def meaning(self) -> Meaning:
+        """What the numbers of its predictions mean."""
+        known = self.calibration
+        return Meaning(known, self.class_names, self.colours, ANOMALY_MAP if known is None else known.score)
+
+    def batch_strips(self, images: Tensor) -> Iterator[list[ExportedPrediction]]:
+        """The predictions of images (b 3 h w), as one strip; the graph sees them one after the other."""
+        yield [self._of_pixels(pixels, None) for pixels in images]
 
     def _of_pixels(self, pixels: Tensor, threshold: float | None) -> ExportedPrediction:
         images = at_short_side(pixels[None], self.metadata.short_side)

@@ -1,11 +1,13 @@
 """Scores as colours: one scale for all images of a model, and the bar that says what the colours mean."""
 
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
+from gmmseg.class_colours import Colours
 from gmmseg.models import Calibration
 
 Scores = NDArray[np.float32] | NDArray[np.float64]
@@ -60,17 +62,34 @@ class HeatScale:
         """Scores (h w) as a picture of exactly their size."""
         return Image.fromarray(self.colours(scores))
 
+    def palette_picture(self, scores: Scores) -> Image.Image:
+        """The same picture with a palette: a third of the bytes, and faster to write."""
+        picture = Image.fromarray(_steps(self.shares(scores)))
+        picture.putpalette(_table(_WARM).flatten().tolist())
+        return picture
+
 
 def confidence_colours(confidence: Scores) -> NDArray[np.uint8]:
     """Confidence (...) in [0, 1] as colours (... 3) uint8, dark = unsure, bright = sure."""
     return _coloured(confidence.astype(np.float32).clip(0, 1), _COOL)
 
 
-def _coloured(shares: NDArray[np.float32], anchors: tuple[tuple[int, int, int], ...]) -> NDArray[np.uint8]:
+def _coloured(shares: NDArray[np.float32], anchors: Colours) -> NDArray[np.uint8]:
     """The colours (... 3) uint8 of shares (...) of the way along ``anchors``."""
+    return _table(anchors)[_steps(shares)]
+
+
+def _steps(shares: NDArray[np.float32]) -> NDArray[np.uint8]:
+    """Shares (...) in [0, 1] as one of 256 steps."""
+    return (shares * 255).round().astype(np.uint8)
+
+
+@cache
+def _table(anchors: Colours) -> NDArray[np.uint8]:
+    """The colours of the 256 steps along ``anchors``, (256 3)."""
     steps = np.linspace(0, len(anchors) - 1, 256)
     table = np.stack([np.interp(steps, range(len(anchors)), each) for each in np.array(anchors).T], axis=-1)
-    return table.round().astype(np.uint8)[(shares * 255).round().astype(np.uint8)]
+    return table.round().astype(np.uint8)
 
 
 def model_scale(calibration: Calibration | None) -> HeatScale | None:

@@ -1,7 +1,7 @@
 """Which files to predict, what to call what becomes of them, and the images in them."""
 
 import os
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,22 +14,27 @@ from gmmseg.inference.video import VIDEO_SUFFIXES, frames
 
 @dataclass(frozen=True)
 class Input:
-    """An image or video file and its ``name``: a relative path with suffix that no other input has."""
+    """An image or video file, and its ``name``: a relative path with suffix that no other input has.
+
+    ``output`` is what its outputs are called: the name without suffix, or with it where two inputs differ in
+    nothing else.
+    """
 
     path: Path
     name: str
+    output: str
 
     @property
     def is_video(self) -> bool:
         return self.path.suffix.lower() in VIDEO_SUFFIXES
 
 
-def images_of(item: Input, max_pixels: int) -> Iterator[tuple[str, Tensor]]:
-    """The one image or the many frames of ``item``, one after the other: name and pixels (3 h w)."""
+def images_of(item: Input, max_pixels: int, *, every: int = 1) -> Iterator[tuple[str, Tensor]]:
+    """The one image of ``item``, or each frame or one in ``every`` of a video: name and pixels (3 h w)."""
     if not item.is_video:
         yield item.name, load_image(item.path, max_pixels=max_pixels)
         return
-    for index, frame in enumerate(frames(item.path, max_pixels=max_pixels)):
+    for index, frame in frames(item.path, max_pixels=max_pixels, every=every):
         yield f"{item.name}/{index:06d}", load_image(frame)
 
 
@@ -43,10 +48,30 @@ def find_inputs(paths: Iterable[str | os.PathLike], out_dir: Path | None = None)
     for path in given:
         _check(path, out_dir)
     taken: set[str] = set()
-    return [
-        Input(path, _unique(name, taken))
+    named = [
+        (path, _unique(name, taken))
         for root in given
         for path, name in _files(root, out_dir, prefix=len(given) > 1)
+    ]
+    outputs = _outputs([name for _, name in named])
+    return [Input(path, name, output) for (path, name), output in zip(named, outputs)]
+
+
+def images_in(folder: Path) -> list[Input]:
+    """The images in a folder, deep down; FileNotFoundError where there is none."""
+    found = [item for item in find_inputs([folder]) if not item.is_video]
+    if not found:
+        raise FileNotFoundError(f"{folder}: holds no images")
+    return found
+
+
+def _outputs(names: list[str]) -> list[str]:
+    """What outputs of inputs with these names are called, each differently."""
+    stems = [str(Path(name).with_suffix("")) for name in names]
+    counts = Counter(stem.casefold() for stem in stems)
+    taken: set[str] = set()
+    return [
+        _unique(stem if counts[stem.casefold()] == 1 else name, taken) for name, stem in zip(names, stems)
     ]
 
 

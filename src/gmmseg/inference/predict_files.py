@@ -1,64 +1,35 @@
-"""Images, folders and videos in, folders of pictures out."""
+"""Images, folders and videos in, folders of pictures, videos and a summary out.
 
-import errno
-import io
+Files are decoded ahead in one thread and pictures written in others, so that the network need not wait.
+"""
+
 import os
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NotRequired, Protocol, TypedDict
 
-import numpy as np
-import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from gmmseg import distributed
 from gmmseg.atomic import write_bytes
-from gmmseg.class_colours import Colours
 from gmmseg.images import ImageError
-from gmmseg.inference.heat import model_scale, scale_bar, scale_of
-from gmmseg.inference.image_losses import large_components
+from gmmseg.inference.file_prediction import FilePredictor, RawMaps, predicted
+from gmmseg.inference.image_maps import explaining_pictures
 from gmmseg.inference.inputs import Input, find_inputs, images_of
 from gmmseg.inference.object_files import ObjectFiles
-from gmmseg.inference.pictures import encoded, label_picture, legend, mask_picture, overlay
-from gmmseg.inference.prediction import Prediction
+from gmmseg.inference.output_files import Made, Outputs, make_files
+from gmmseg.inference.overlapping import read_ahead
+from gmmseg.inference.pictures import encoded
+from gmmseg.inference.summary_files import summary_csv, summary_json
 from gmmseg.inference.video import frame_count
-from gmmseg.models import Calibration
 from gmmseg.samples import Progress
 
-
-class PredictedRows(Protocol):
-    """Some rows of an image: labels and anomaly (h w), posterior (c h w) or None where there is none."""
-
-    @property
-    def labels(self) -> Tensor: ...
-    @property
-    def anomaly(self) -> Tensor: ...
-    @property
-    def posterior(self) -> Tensor | None: ...
-
-
-class FilePredictor(Protocol):
-    """What predicts files: a `Predictor`, or an `ExportedPredictor`."""
-
-    max_pixels: int
-
-    @property
-    def calibration(self) -> Calibration | None: ...
-    @property
-    def colours(self) -> Colours: ...
-    @property
-    def class_names(self) -> Sequence[str] | None: ...
-    def strips(self, pixels: Tensor) -> Iterator[PredictedRows]: ...
-
-
-class _Arrays(TypedDict):
-    """What a file of raw values holds: labels and anomaly (h w), posterior (c h w)."""
-
-    labels: NDArray[np.uint8]
-    anomaly: NDArray[np.float32]
-    posterior: NotRequired[NDArray[np.float32]]
+WRITERS = max(2, min(4, os.cpu_count() or 1))
+"""Threads that draw and write pictures; they wait for the disk, too."""
+LARGE = 1 << 23
+"""Pixels: of larger images one is in memory at a time."""
 
 
 @dataclass(frozen=True)
@@ -70,153 +41,163 @@ class PredictSummary:
     failed: tuple[tuple[str, str], ...]
 
 
+@dataclass(frozen=True)
+class Work:
+    """How files are predicted: ``threshold`` in place of the calibrated one, how many images of one size go
+    through the network together, one frame in ``every`` of videos, and whether raw values are written."""
+
+    threshold: float | None = None
+    batch_size: int = 1
+    every: int = 1
+    raw: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("batch_size", "every"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+
+
+@dataclass(frozen=True)
+class _Image:
+    """An image or frame that was read: pixels (3 h w), or why it could not be."""
+
+    item: Input
+    name: str
+    pixels: Tensor | None
+    reason: str = ""
+
+    @property
+    def is_large(self) -> bool:
+        return self.pixels is not None and self.pixels[0].numel() > LARGE
+
+
 def predict_files(
     predictor: FilePredictor,
     inputs: Iterable[str | os.PathLike],
     out_dir: str | os.PathLike,
+    work: Work = Work(),
     *,
-    raw: bool = False,
     objects: ObjectFiles | None = None,
     progress: Progress | None = None,
 ) -> PredictSummary:
     """Predict every image and every frame of every video among ``inputs`` (files and folders).
 
-    Of ``photos/a.jpg``, given as ``photos``, come ``labels/a.jpg.png`` (palette), ``overlay/a.jpg.jpg``,
-    ``anomaly/a.jpg.png`` (heat map), ``unknown/a.jpg.png`` (255 where the segmenter's threshold says so, if
-    it has one) and, with ``raw``, ``raw/a.jpg.npz`` (labels, posterior, anomaly, and p_values where the
-    calibration knows them); of a video one of each per frame, in a folder of its name; ``legend.png`` and
-    ``anomaly_scale.png`` for all. Given ``objects``, also ``objects/a.jpg.jpg`` (overlay with boxes) and, of
-    all images, ``objects.json``. Files that cannot be read are listed in the summary; the others are done.
-    With several processes each does its share of the files, and the summary is of all.
+    Of ``photos/a.jpg``, given as ``photos``, come ``labels/a.png`` (palette), ``overlay/a.png``,
+    ``anomaly/a.png`` (heat map), ``unknown/a.png`` (255 above the threshold, if there is one) and, with
+    ``raw``, ``raw/a.npz``; of ``clip.mp4`` the videos ``overlay/clip.mp4`` and ``anomaly/clip.mp4``, and the
+    others frame by frame in ``labels/clip/``. Given ``objects``, also ``objects/a.png`` (with boxes) and
+    ``objects.json``. Of all together: ``summary.csv``, ``summary.json``, ``strangest.png``, and what colours
+    mean. Files that cannot be read are listed in the summary; the others are done. With several processes
+    each does its share of the files, and the summary is of all.
     """
     out, given = Path(out_dir), [Path(path) for path in inputs]
     found = find_inputs(given, out)
     if not found:
         raise FileNotFoundError(f"no images or videos in {', '.join(map(str, given))}")
     mine = [found[index] for index in distributed.shard(len(found))]
-    total, done, failed = _total(mine), 0, list[tuple[str, str]]()
-    for item in mine:
-        try:
-            for name, pixels in images_of(item, predictor.max_pixels):
-                _write(out, _outputs(predictor, pixels, item, name, raw=raw, objects=objects))
-                done += 1
-                if progress:
-                    progress(done + len(failed), total, name)
-        except (ImageError, FileNotFoundError) as error:
-            failed.append((item.name, str(error)))
+    outputs = Outputs(out, predictor.meaning.with_threshold(work.threshold), work.every, objects)
+    total = _total(mine, work.every)
+    with outputs:
+        for made in _made(predictor, mine, work, outputs):
+            outputs.add(made)
             if progress:
-                progress(done + len(failed), total, item.name)
-    _write(out, _explanations(predictor) if distributed.rank() == 0 else ())
-    if objects is not None:
-        objects.write(out, [item.name for item in found])
-    return _summary(out, found, done, failed)
+                progress(outputs.done + len(outputs.failed), total, made.name)
+    return _finish(outputs, found)
 
 
-def _summary(out: Path, found: list[Input], done: int, failed: list[tuple[str, str]]) -> PredictSummary:
-    """What all processes have done of the inputs ``found``, in their order."""
-    parts = distributed.gather_objects((done, failed))
-    failures = dict(failure for _, part in parts for failure in part)
-    in_order = tuple((item.name, failures[item.name]) for item in found if item.name in failures)
-    return PredictSummary(out, sum(count for count, _ in parts), in_order)
-
-
-def _write(out: Path, outputs: Iterable[tuple[str, bytes]]) -> None:
-    """Write each output under ``out``; a name too long for the file system is the image's fault alone."""
-    for path, data in outputs:
+def _made(predictor: FilePredictor, items: Sequence[Input], work: Work, outputs: Outputs) -> Iterator[Made]:
+    """What became of each image, in their order; files of single images are written already."""
+    images = read_ahead(_read(items, predictor.max_pixels, work.every), work.batch_size + 1, _is_large)
+    pending: deque[Future[Made]] = deque()
+    with ThreadPoolExecutor(WRITERS) as pool:
         try:
-            write_bytes(out / path, data)
-        except OSError as error:
-            if error.errno != errno.ENAMETOOLONG:
-                raise
-            raise ImageError(path, "its name leaves no room for the endings of its outputs") from error
+            for batch in _batches(images, work.batch_size):
+                for image, raw in zip(batch, _maps(predictor, batch, work, outputs)):
+                    job = (outputs.out, image.item, image.name, raw, image.reason)
+                    pending.append(pool.submit(make_files, *job, write_raw=work.raw))
+                while len(pending) > (0 if batch[0].is_large else 2 * WRITERS):
+                    yield pending.popleft().result()
+            while pending:
+                yield pending.popleft().result()
+        finally:
+            pool.shutdown(cancel_futures=True)
 
 
-def _total(found: list[Input]) -> int | None:
-    counts = [frame_count(item.path) if item.is_video else 1 for item in found]
-    known = [count for count in counts if count is not None]
+def _maps(
+    predictor: FilePredictor, batch: Sequence[_Image], work: Work, outputs: Outputs
+) -> Sequence[RawMaps | None]:
+    """The maps of images of one size; None for one that could not be read, which is a batch of its own."""
+    pixels = [image.pixels for image in batch if image.pixels is not None]
+    if not pixels:
+        return [None]
+    posterior = work.raw or outputs.objects is not None
+    return predicted(predictor, pixels, outputs.meaning, posterior=posterior)
+
+
+def _is_large(image: _Image) -> bool:
+    return image.is_large
+
+
+def _read(items: Sequence[Input], max_pixels: int, every: int) -> Iterator[_Image]:
+    """Every image and frame; after those of a file that can be read no further, why."""
+    for item in items:
+        try:
+            for name, pixels in images_of(item, max_pixels, every=every):
+                yield _Image(item, name, pixels)
+        except (ImageError, FileNotFoundError) as error:
+            yield _Image(item, item.name, None, str(error))
+
+
+def _batches(images: Iterable[_Image], size: int) -> Iterator[list[_Image]]:
+    """Neighbours of one size, at most ``size`` at a time; large images and unreadable ones alone."""
+    batch: list[_Image] = []
+    for image in images:
+        if batch and (len(batch) == size or not _alike(batch[0], image)):
+            yield batch
+            batch = []
+        batch.append(image)
+        if image.is_large or image.pixels is None or size == 1:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
+
+
+def _alike(first: _Image, second: _Image) -> bool:
+    return (
+        first.pixels is not None
+        and second.pixels is not None
+        and first.pixels.shape == second.pixels.shape
+        and not second.is_large
+    )
+
+
+def _total(items: list[Input], every: int) -> int | None:
+    counts = [frame_count(item.path) if item.is_video else 1 for item in items]
+    known = [
+        -(-count // every) if item.is_video else 1 for count, item in zip(counts, items) if count is not None
+    ]
     return sum(known) if len(known) == len(counts) else None
 
 
-def _outputs(
-    predictor: FilePredictor,
-    pixels: Tensor,
-    item: Input,
-    name: str,
-    *,
-    raw: bool,
-    objects: ObjectFiles | None,
-) -> Iterator[tuple[str, bytes]]:
-    """Relative path and content of each file that one image or frame of ``item`` becomes."""
-    arrays = _predict(predictor, pixels, posterior=raw or objects is not None)
-    labels, anomaly = arrays["labels"], arrays["anomaly"]
-    calibration, colours = predictor.calibration, predictor.colours
-    unknown = None if calibration is None else _unknown(anomaly, calibration)
-    photograph = (pixels.movedim(0, -1) * 255).round().to(torch.uint8).numpy()
-    overlaid = overlay(photograph, labels, colours, unknown)
-    yield f"labels/{name}.png", encoded(label_picture(labels, colours), "png")
-    yield f"overlay/{name}.jpg", encoded(overlaid, "jpeg")
-    yield f"anomaly/{name}.png", encoded(scale_of(calibration, anomaly).picture(anomaly), "png")
-    if unknown is not None:
-        yield f"unknown/{name}.png", encoded(mask_picture(unknown), "png")
-    if raw:
-        yield f"raw/{name}.npz", _raw(arrays, calibration)
-    if objects is not None:
-        boxed = objects.add(item, name, _prediction(arrays, calibration), overlaid)
-        yield f"objects/{name}.jpg", encoded(boxed, "jpeg")
-
-
-def _explanations(predictor: FilePredictor) -> Iterator[tuple[str, bytes]]:
-    """What the colours of all pictures mean: the classes, and the scale of the heat maps."""
-    calibration, colours = predictor.calibration, predictor.colours
-    threshold = None if calibration is None else calibration.threshold
-    names = predictor.class_names or [f"class {index}" for index in range(len(colours))]
-    classes = legend(names, colours, width=480, unknown=threshold is not None)
-    yield "legend.png", encoded(classes, "png")
-    yield "anomaly_scale.png", encoded(scale_bar(model_scale(calibration), threshold), "png")
-
-
-def _raw(arrays: _Arrays, calibration: Calibration | None) -> bytes:
-    """The content of a file of raw values."""
-    buffer = io.BytesIO()
-    p_values = None if calibration is None else calibration.p_values(torch.from_numpy(arrays["anomaly"]))
-    more = {} if p_values is None else {"p_values": p_values.numpy()}
-    np.savez(buffer, allow_pickle=False, **arrays, **more)
-    return buffer.getvalue()
-
-
-def _prediction(arrays: _Arrays, calibration: Calibration | None) -> Prediction:
-    """The same as a Prediction; arrays must hold the posterior."""
-    labels, posterior, anomaly = (
-        torch.from_numpy(each) for each in (arrays["labels"], arrays["posterior"], arrays["anomaly"])
-    )
-    return Prediction(labels, posterior, anomaly, calibration)
-
-
-def _unknown(anomaly: NDArray[np.float32], calibration: Calibration) -> NDArray[np.bool_] | None:
-    """Which pixels of an anomaly map (h w) are unknown, as `Prediction.unknown` says it."""
-    if calibration.threshold is None:
-        return None
-    return large_components(anomaly > np.float32(calibration.threshold), calibration.min_area)
-
-
-def _predict(predictor: FilePredictor, pixels: Tensor, *, posterior: bool) -> _Arrays:
-    """Labels and anomaly (h w), and when asked for the posterior (c h w), which is large."""
-    strips = [
-        (strip.labels.cpu(), strip.anomaly.cpu(), _posterior_of(strip) if posterior else None)
-        for strip in predictor.strips(pixels)
-    ]
-    arrays: _Arrays = {
-        "labels": torch.cat([labels for labels, _, _ in strips]).numpy(),
-        "anomaly": torch.cat([anomaly for _, anomaly, _ in strips]).numpy(),
-    }
-    kept = [part for _, _, part in strips if part is not None]
-    return {**arrays, "posterior": torch.cat(kept, dim=1).numpy()} if kept else arrays
-
-
-def _posterior_of(strip: PredictedRows) -> Tensor:
-    if strip.posterior is None:
-        raise ValueError(
-            "raw values and objects need the posterior, and this model was exported without it: export it "
-            "with --posterior, or leave out --raw and --objects"
-        )
-    return strip.posterior.cpu()
+def _finish(outputs: Outputs, found: list[Input]) -> PredictSummary:
+    """Write what is of all images and all processes; what was done, in the order of the inputs."""
+    parts = distributed.gather_objects((outputs.rows, outputs.failed))
+    failures = dict(failure for _, failed in parts for failure in failed.items())
+    failed = tuple((item.name, failures[item.name]) for item in found if item.name in failures)
+    order = {item.name: place for place, item in enumerate(found)}
+    named = sorted((pair for rows, _ in parts for pair in rows), key=lambda pair: order[pair[0]])
+    rows = [row for _, row in named]
+    sheet = outputs.strangest.sheet(outputs.meaning)
+    if outputs.objects is not None:
+        outputs.objects.write(outputs.out, [item.name for item in found])
+    if distributed.rank() == 0:
+        files = {f"{name}.png": encoded(made) for name, made in explaining_pictures(outputs.meaning).items()}
+        files |= {} if sheet is None else {"strangest.png": encoded(sheet)}
+        files |= {
+            "summary.csv": summary_csv(rows),
+            "summary.json": summary_json(rows, outputs.meaning, failed),
+        }
+        for name, content in files.items():
+            write_bytes(outputs.out / name, content)
+    return PredictSummary(outputs.out, len(rows), failed)

@@ -1,13 +1,24 @@
 """What a prediction is."""
 
-from dataclasses import dataclass
+import json
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
 
 import torch
+from PIL import Image
 from torch import Tensor
 
+from gmmseg.atomic import write_bytes
+from gmmseg.class_colours import Colours
 from gmmseg.inference.image_losses import large_components
+from gmmseg.inference.image_maps import ImageMaps, Meaning, explaining_pictures
+from gmmseg.inference.pictures import encoded, stacked
 from gmmseg.models.calibration_file import Calibration
 from gmmseg.models.false_alarms import Promise
+
+_NOTEBOOK = 1000
+"""Pixels: the width of the picture in a notebook."""
 
 
 @dataclass(frozen=True)
@@ -15,13 +26,36 @@ class Prediction:
     """One image, at the image's own size.
 
     ``labels`` (h w) uint8 train ids; ``posterior`` (c h w) float32 summing to one over ``c``;
-    ``anomaly`` (h w) float32, higher = stranger. What is unknown is said by the model's ``calibration``.
+    ``anomaly`` (h w) float32, higher = stranger. ``meaning`` says what they mean: classes, colours, score,
+    threshold. ``photograph`` (h w 3) uint8 is what pictures are drawn over, ``name`` what files are called.
     """
 
     labels: Tensor
     posterior: Tensor
     anomaly: Tensor
-    calibration: Calibration | None = None
+    meaning: Meaning = field(default_factory=Meaning)
+    photograph: Tensor | None = None
+    name: str = "image"
+
+    @property
+    def calibration(self) -> Calibration | None:
+        """What is known of the score; None where nothing is."""
+        return self.meaning.calibration
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """One for each class."""
+        return self._meaning.names
+
+    @property
+    def colours(self) -> Colours:
+        """One for each class, RGB."""
+        return self._meaning.colours
+
+    @property
+    def score(self) -> str:
+        """The name of the anomaly score."""
+        return self.meaning.score
 
     @property
     def confidence(self) -> Tensor:
@@ -30,13 +64,14 @@ class Prediction:
 
     @property
     def threshold(self) -> float | None:
-        """From which anomaly score on a pixel is unknown; None where the model has no threshold."""
-        return None if self.calibration is None else self.calibration.threshold
+        """From which anomaly score on a pixel is unknown; None where there is no threshold."""
+        return self.meaning.threshold
 
     @property
     def promise(self) -> Promise | None:
         """What the threshold promises; None where it promises nothing, or there is none."""
-        return None if self.calibration is None else self.calibration.promise
+        own = self.meaning.given_threshold is None
+        return self.calibration.promise if self.calibration is not None and own else None
 
     @property
     def p_values(self) -> Tensor | None:
@@ -45,7 +80,7 @@ class Prediction:
 
     @property
     def unknown(self) -> Tensor | None:
-        """Which pixels are unknown, (h w) bool, at the model's own threshold; None where it has none."""
+        """Which pixels are unknown, (h w) bool, at the threshold; None where there is none."""
         return None if self.threshold is None else self.above(self.threshold)
 
     @property
@@ -60,8 +95,58 @@ class Prediction:
 
     def above(self, threshold: float) -> Tensor:
         """Which pixels would be unknown at another threshold, (h w) bool."""
-        least = 1 if self.calibration is None else self.calibration.min_area
-        return in_regions(self.anomaly > threshold, least)
+        return in_regions(self.anomaly > threshold, self.meaning.min_area)
+
+    def overlay(self, *, legend: bool = False) -> Image.Image:
+        """The photograph under the colours of its classes, unknown regions with an outline."""
+        maps = self.maps
+        picture = maps.overlay()
+        return stacked(picture, maps.legend(picture.width)) if legend else picture
+
+    def heat_map(self) -> Image.Image:
+        """The anomaly scores as colours, of exactly the image's size."""
+        return self.maps.scale.picture(self.maps.anomaly)
+
+    def to_pil(self) -> Image.Image:
+        """The label map as a palette image: its indices are the labels, its palette the colours."""
+        return self.maps.pictures()["labels"]
+
+    def show(self) -> None:
+        """Open photograph, overlay and heat map, with legend, in the machine's own viewer of images."""
+        self.maps.overview().show(title=self.name)
+
+    def save(self, folder: str | os.PathLike) -> list[Path]:
+        """Write the files that `gmmseg predict` writes of an image, called ``name``; returns their paths."""
+        pictures = {f"{kind}/{self.name}.png": made for kind, made in self.maps.pictures().items()}
+        pictures |= {f"{name}.png": made for name, made in explaining_pictures(self._meaning).items()}
+        paths = [Path(folder) / name for name in pictures]
+        for path, picture in zip(paths, pictures.values()):
+            write_bytes(path, encoded(picture))
+        return paths
+
+    def _repr_png_(self) -> bytes:
+        """What a notebook shows."""
+        return encoded(self.maps.overview(_NOTEBOOK))
+
+    def __repr__(self) -> str:
+        height, width = self.labels.shape
+        present = ", ".join(self.class_names[label] for label in self.maps.class_shares)
+        unknown = self.unknown
+        share = "no threshold" if unknown is None else f"{100 * float(unknown.float().mean()):.3g} % unknown"
+        return f"Prediction of {json.dumps(self.name)}, {width}x{height}: {present}; {share} ({self.score})"
+
+    @property
+    def maps(self) -> ImageMaps:
+        """The same as arrays, with all pictures; on black where there is no photograph."""
+        photograph = self.photograph
+        if photograph is None:
+            photograph = torch.zeros(*self.labels.shape, 3, dtype=torch.uint8)
+        photograph, labels, anomaly = (each.cpu() for each in (photograph, self.labels, self.anomaly))
+        return ImageMaps(photograph.numpy(), labels.numpy(), anomaly.numpy(), self._meaning)
+
+    @property
+    def _meaning(self) -> Meaning:
+        return self.meaning.for_classes(len(self.posterior))
 
 
 def in_regions(flagged: Tensor, min_area: int) -> Tensor:

@@ -1,9 +1,12 @@
 """A segmenter and an image in, a Prediction out."""
 
 import itertools
+import os
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import cast, overload
 
 import torch
 from torch import Tensor
@@ -11,7 +14,11 @@ from torch.nn import functional as F
 
 from gmmseg.class_colours import Colours, default_colours
 from gmmseg.images import MAX_PIXELS, ImageSource, load_image, to_unit_range
+from gmmseg.inference.image_maps import Meaning
+from gmmseg.inference.inputs import images_in
+from gmmseg.inference.pictures import photograph_of
 from gmmseg.inference.prediction import Prediction
+from gmmseg.inference.readings import score_named, shown_score
 from gmmseg.inference.windows import (
     NOT_FINITE,
     Maps,
@@ -87,7 +94,8 @@ class Predictor:
     ``short_side``, ``window`` and ``stride`` override it, 0 switches one off. Without a window, images
     (resized to the shorter side, if there is one) whose longer side is at most ``whole_up_to`` are predicted
     in one pass and larger ones through windows of 1024 pixels, three quarters of a window apart.
-    ``device`` moves the segmenter; by default it stays where it is.
+    ``device`` moves the segmenter; by default it stays where it is. ``score`` names the anomaly score that is
+    shown, by default that of the model's calibration, which alone has a threshold.
     Files of more than ``max_pixels`` are refused. Several threads may use one predictor.
     """
 
@@ -101,6 +109,7 @@ class Predictor:
         whole_up_to: int = 2048,
         max_pixels: int = MAX_PIXELS,
         device: torch.device | str | None = None,
+        score: str | None = None,
     ) -> None:
         if not segmenter.is_fitted:
             warnings.warn(UNFITTED, stacklevel=2)
@@ -112,6 +121,9 @@ class Predictor:
         self.max_pixels = max_pixels
         self._warn_of_another_view()
         self._network = in_evaluation_mode(self.segmenter)
+        if score is not None and score != shown_score(segmenter):
+            score_named(score, segmenter.calibration)  # one that cannot be had is refused at once
+        self._score = score
 
     def _warn_of_another_view(self) -> None:
         """A threshold found on images of another size is a threshold of other scores."""
@@ -132,14 +144,28 @@ class Predictor:
         return self._network
 
     @property
+    def score(self) -> str:
+        """The name of what a Prediction shows as ``anomaly``."""
+        return self._score or shown_score(self.segmenter)
+
+    @property
     def anomaly_reading(self) -> Reading:
-        """What a Prediction shows as ``anomaly``, see `gmmseg.inference.windows.anomaly_reading`."""
-        return anomaly_reading(self.segmenter)
+        """What makes that map of an output."""
+        if self.score == shown_score(self.segmenter):
+            return anomaly_reading(self.segmenter)
+        return score_named(self.score, self.segmenter.calibration)
 
     @property
     def calibration(self) -> Calibration | None:
-        """What was found after training, the segmenter's; None before."""
-        return self.segmenter.calibration
+        """What is known of the score that is shown; None before it is calibrated, and of another score."""
+        return self.segmenter.calibration if self.score == shown_score(self.segmenter) else None
+
+    @property
+    def meaning(self) -> Meaning:
+        """What the numbers of its predictions mean."""
+        return Meaning(self.calibration, self.class_names or (), self.colours, self.score).for_classes(
+            self.segmenter.num_classes
+        )
 
     @property
     def class_names(self) -> tuple[str, ...] | None:
@@ -156,9 +182,33 @@ class Predictor:
         """Where the segmenter is, and where predictions are made."""
         return next((p.device for p in self.segmenter.parameters()), torch.device("cpu"))
 
+    @overload
+    def predict(  # type: ignore[overload-overlap]  # a str is a sequence, too, and here it is a path
+        self, image: ImageSource, threshold: float | None = None
+    ) -> Prediction: ...
+    @overload
+    def predict(self, image: Sequence[ImageSource], threshold: float | None = None) -> list[Prediction]: ...
+
+    def predict(
+        self, image: ImageSource | Sequence[ImageSource], threshold: float | None = None
+    ) -> Prediction | list[Prediction]:
+        """The Prediction of a path, PIL image, array (h w 3) or tensor (3 h w) at its own size, on CPU.
+
+        Of several, a list of Predictions, as of a folder (its images, deep down, in the order of their
+        names); type checkers take every path for that of one image. Each holds a posterior: for many images
+        `gmmseg.inference.predict_files` needs less memory. ``threshold`` replaces the calibrated one.
+        """
+        meaning = self.meaning.with_threshold(threshold)
+        if isinstance(image, list | tuple):
+            return [self._predict(each, meaning, _name(each, f"image{n}")) for n, each in enumerate(image)]
+        if isinstance(image, str | os.PathLike) and Path(image).is_dir():
+            return [self._predict(each.path, meaning, each.output) for each in images_in(Path(image))]
+        one = cast(ImageSource, image)
+        return self._predict(one, meaning, _name(one, "image"))
+
     @torch.no_grad()
-    def predict(self, image: ImageSource) -> Prediction:
-        """The Prediction of a path, PIL image, array (h w 3) or tensor (3 h w) at its own size, on CPU."""
+    def _predict(self, image: ImageSource, meaning: Meaning, name: str) -> Prediction:
+        """The Prediction of one image, called ``name``."""
         pixels = load_image(image, max_pixels=self.max_pixels)
         height, width = pixels.shape[-2:]
         labels = torch.empty(height, width, dtype=torch.uint8)
@@ -169,7 +219,8 @@ class Predictor:
             rows = slice(top, top + strip.labels.shape[0])
             labels[rows], posterior[:, rows], anomaly[rows] = strip.labels, strip.posterior, strip.anomaly
             top = rows.stop
-        return Prediction(labels, posterior, anomaly, self.segmenter.calibration)
+        photograph = torch.from_numpy(photograph_of(pixels.cpu()))
+        return Prediction(labels, posterior, anomaly, meaning, photograph, name)
 
     def strips(self, pixels: Tensor) -> Iterator[Prediction]:
         """The Prediction of pixels (3 h w) in [0, 1] as strips of rows from top to bottom.
@@ -177,9 +228,15 @@ class Predictor:
         For images so large that the posterior of all of it would not fit in memory. What is unknown is said
         of the whole alone, so strips carry no calibration.
         """
-        size = (pixels.shape[-2], pixels.shape[-1])
-        for maps in self._strips(pixels[None].to(self.device), size, (self.anomaly_reading,)):
-            yield _prediction(maps)
+        for strips in self.batch_strips(pixels[None]):
+            rows = strips[0]
+            yield Prediction(rows.labels, rows.posterior, rows.anomaly)
+
+    def batch_strips(self, images: Tensor) -> Iterator[list["_Rows"]]:
+        """Strips of images (b 3 h w), rows of each in every one; posteriors are made on demand."""
+        size = (images.shape[-2], images.shape[-1])
+        for maps in self._strips(images.to(self.device), size, (self.anomaly_reading,)):
+            yield [_Rows(maps.logits[place], _checked(maps.anomaly[place])) for place in range(len(images))]
 
     @torch.no_grad()
     def maps(self, sample: Sample, readings: Sequence[Reading] | None = None) -> Maps:
@@ -284,6 +341,11 @@ class Predictor:
         return max(images.shape[-2:]) <= self.whole_up_to
 
 
+def _name(image: ImageSource, otherwise: str) -> str:
+    """What the file of an image is called, without suffix; ``otherwise`` where there is no file."""
+    return Path(image).stem if isinstance(image, str | os.PathLike) else otherwise
+
+
 def _shown(inference: InferenceSettings) -> str:
     """Settings as a user gives them."""
     return ", ".join(f"{name}={value or 0}" for name, value in vars(inference).items())
@@ -302,9 +364,26 @@ def at_short_side(images: Tensor, short_side: int | None) -> Tensor:
     return F.interpolate(images, size=(height, width), mode="bilinear", align_corners=False, antialias=True)
 
 
-def _prediction(maps: Maps) -> Prediction:
-    """The Prediction of the one image of a batch of maps."""
-    posterior, anomaly = maps.posterior[0].float(), maps.anomaly[0].float()
-    if bool(anomaly.isnan().any()):  # infinity is a score, the strangest or the most ordinary one
+@dataclass(frozen=True, eq=False)
+class _Rows:
+    """Some rows of an image: logits (c h w) and anomaly (h w), and what follows from them."""
+
+    logits: Tensor
+    anomaly: Tensor
+
+    @property
+    def labels(self) -> Tensor:
+        """The likeliest class, (h w) uint8."""
+        return self.logits.argmax(0).to(torch.uint8)
+
+    @property
+    def posterior(self) -> Tensor:
+        """p(class given pixel), (c h w)."""
+        return self.logits.softmax(0).float()
+
+
+def _checked(anomaly: Tensor) -> Tensor:
+    """Scores (h w) as float32; infinity is one, the strangest or the most ordinary, NaN is none."""
+    if bool(anomaly.isnan().any()):
         raise ValueError(NOT_FINITE)
-    return Prediction(posterior.argmax(0).to(torch.uint8), posterior, anomaly)
+    return anomaly.float()

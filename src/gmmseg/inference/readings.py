@@ -217,6 +217,15 @@ class Score(Protocol):
     def __call__(self, output: Output) -> Tensor: ...
 
 
+class Calibrated(Protocol):
+    """A segmenter, as far as scores are concerned."""
+
+    @property
+    def calibration(self) -> Calibration | None: ...
+    @property
+    def mixture(self) -> object | None: ...
+
+
 def score_named(name: str, calibration: Calibration | None, others: Sequence[str] = ()) -> Score:
     """The score of a model with this calibration; ValueError with the nearest names for one that is not.
 
@@ -233,6 +242,13 @@ def score_named(name: str, calibration: Calibration | None, others: Sequence[str
     near = get_close_matches(name, known, n=1)
     meant = f" (did you mean {near[0]}?)" if near else ""
     raise ValueError(f"unknown score {name!r}{meant}: choose among {', '.join(known)}")
+
+
+def shown_score(model: Calibrated) -> str:
+    """The name of the score that a model shows: its calibration's, else the likelihood or the max-logit."""
+    if fused_of(model.calibration) is not None:
+        return Fused.name
+    return MaxLogit.name if model.mixture is None else NegativeLogLikelihood.name
 
 
 def fused_of(calibration: Calibration | None) -> Fused | None:

@@ -4,7 +4,7 @@ import io
 import json
 import zipfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -12,51 +12,21 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 from torch import Tensor
 
-from gmmseg.class_colours import Colours, default_colours
-from gmmseg.inference.heat import HeatScale, confidence_colours, scale_bar, scale_of
-from gmmseg.inference.image_losses import large_components
-from gmmseg.inference.pictures import (
-    label_picture,
-    legend,
-    mask_picture,
-    overlay,
-    unknown_picture,
-)
+from gmmseg.inference.heat import confidence_colours, scale_bar
+from gmmseg.inference.image_maps import ImageMaps
+from gmmseg.inference.pictures import mask_picture, overlay, photograph_of, unknown_picture
 from gmmseg.inference.predictor import Predictor
 from gmmseg.json_tree import JSON
-from gmmseg.models import Calibration
 
 WIDEST, NARROWEST = 1024, 480
 """Longer sides of pictures on a screen; files have the size of the image."""
 
 
 @dataclass(frozen=True, eq=False)
-class ImageView:
-    """What a model makes of one image, at the image's own size.
+class ImageView(ImageMaps):
+    """What a model makes of one image; also its ``confidence`` (h w) float32 in [0, 1]."""
 
-    ``photograph`` (h w 3) uint8, ``labels`` (h w) uint8, ``confidence`` (h w) float32 in [0, 1], ``anomaly``
-    (h w) float32, higher = stranger; names and colours of the classes.
-    """
-
-    photograph: NDArray[np.uint8]
-    labels: NDArray[np.uint8]
     confidence: NDArray[np.float32]
-    anomaly: NDArray[np.float32]
-    calibration: Calibration | None
-    names: tuple[str, ...]
-    colours: Colours
-
-    def unknown(self, threshold: float | None) -> NDArray[np.bool]:
-        """Which pixels are unknown, (h w), as `Prediction.above` says it; without a threshold none is."""
-        if threshold is None:
-            return np.zeros(self.anomaly.shape, dtype=bool)
-        least = 1 if self.calibration is None else self.calibration.min_area
-        return large_components(self.anomaly > np.float32(threshold), least)
-
-    @property
-    def heat(self) -> HeatScale:
-        """The colours of the anomaly scores; they do not follow a slider."""
-        return scale_of(self.calibration, self.anomaly)
 
 
 def view(predictor: Predictor, pixels: Tensor) -> ImageView:
@@ -66,31 +36,22 @@ def view(predictor: Predictor, pixels: Tensor) -> ImageView:
         for strip in predictor.strips(pixels)
     ]
     labels, confidence, anomaly = (torch.cat(maps).numpy() for maps in zip(*parts))
-    segmenter = predictor.segmenter
-    return ImageView(
-        (pixels.movedim(0, -1) * 255).round().to(torch.uint8).numpy(),
-        labels,
-        confidence,
-        anomaly,
-        segmenter.calibration,
-        segmenter.label_names or tuple(f"class {index}" for index in range(segmenter.num_classes)),
-        segmenter.colours or default_colours(segmenter.num_classes),
-    )
+    return ImageView(photograph_of(pixels), labels, anomaly, predictor.meaning, confidence)
 
 
 def panels(seen: ImageView) -> dict[str, Image.Image]:
     """Labels, confidence and anomaly as pictures for a screen."""
     pictures = {
-        "labels": overlay(seen.photograph, seen.labels, seen.colours, opacity=0.7),
+        "labels": overlay(seen.photograph, seen.labels, seen.meaning.colours, opacity=0.7),
         "confidence": Image.fromarray(confidence_colours(seen.confidence)),
-        "anomaly": seen.heat.picture(seen.anomaly),
+        "anomaly": seen.scale.picture(seen.anomaly),
     }
     return {name: for_screen(picture) for name, picture in pictures.items()}
 
 
 def unknown_panel(seen: ImageView, threshold: float | None) -> Image.Image:
     """What is unknown at a threshold, as a picture for a screen."""
-    return for_screen(unknown_picture(seen.photograph, seen.unknown(threshold)))
+    return for_screen(unknown_picture(seen.photograph, seen.above(threshold)))
 
 
 def for_screen(picture: Image.Image) -> Image.Image:
@@ -145,24 +106,21 @@ def archive(views: Mapping[str, ImageView], thresholds: Mapping[str, float | Non
 
 
 def _files(seen: ImageView, threshold: float | None) -> dict[str, Image.Image]:
-    unknown, scale = seen.unknown(threshold), seen.heat
-    overlaid = overlay(seen.photograph, seen.labels, seen.colours, unknown)
+    at_threshold = replace(seen, meaning=seen.meaning.with_threshold(threshold))
     return {
         "image": Image.fromarray(seen.photograph),
-        "labels": label_picture(seen.labels, seen.colours),
-        "overlay": overlaid,
-        "legend": legend(seen.names, seen.colours, width=480, unknown=bool(unknown.any())),
+        **at_threshold.pictures(),
+        "unknown": mask_picture(seen.above(threshold)),
         "confidence": Image.fromarray((seen.confidence * 255).round().astype(np.uint8)),
-        "anomaly": scale.picture(seen.anomaly),
-        "anomaly_scale": scale_bar(scale, threshold),
-        "unknown": mask_picture(unknown),
+        "legend": at_threshold.legend(480),
+        "anomaly_scale": scale_bar(seen.scale, threshold),
     }
 
 
 def _about(seen: ImageView, threshold: float | None) -> JSON:
     """What results.json says of one model: its classes, their shares of the image, and the threshold."""
-    counts = np.bincount(seen.labels.reshape(-1), minlength=len(seen.names))
-    calibration = seen.calibration
+    counts = np.bincount(seen.labels.reshape(-1), minlength=len(seen.meaning.names))
+    calibration = seen.meaning.calibration
     pixel = None if calibration is None or threshold is None else calibration.false_alarm_rate(threshold)
     image = (
         None
@@ -170,12 +128,12 @@ def _about(seen: ImageView, threshold: float | None) -> JSON:
         else (calibration.false_alarm_rate(threshold, "image"))
     )
     return {
-        "classes": list(seen.names),
+        "classes": list(seen.meaning.names),
         "share_of_pixels": [float(count) / seen.labels.size for count in counts],
         "threshold": threshold,
-        "unknown_share": float(seen.unknown(threshold).mean()),
+        "unknown_share": float(seen.above(threshold).mean()),
         "false_alarm_rate_per_pixel": pixel,
         "false_alarm_rate_per_image": image,
-        "score": None if calibration is None else calibration.score,
+        "score": seen.meaning.score,
         "weights": None if calibration is None else calibration.weights,
     }

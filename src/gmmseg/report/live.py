@@ -81,7 +81,7 @@ class Session:
     def thresholds(self, value: float) -> dict[str, float | None]:
         """The threshold of each model with the slider at ``value``."""
         return {
-            name: self.scale.threshold(value, seen.calibration, seen.anomaly)
+            name: self.scale.threshold(value, seen.meaning.calibration, seen.anomaly)
             for name, seen in self.views.items()
         }
 
@@ -151,7 +151,7 @@ class LivePage:
     def _show(self, pixels: Tensor) -> list[Update]:
         views = {name: view(predictor, pixels) for name, predictor in self.predictors.items()}
         scale = threshold_scale(
-            [seen.calibration for seen in views.values()], [seen.anomaly for seen in views.values()]
+            [seen.meaning.calibration for seen in views.values()], [seen.anomaly for seen in views.values()]
         )
         session = Session(pixels, views, scale)
         slider = gr.Slider(
@@ -176,9 +176,9 @@ class LivePage:
             threshold = session.thresholds(value)[name]
             yield ClickedPixel(
                 name,
-                seen.colours,
+                seen.meaning.colours,
                 explain(self.predictors[name], session.pixels, x, y, self.exemplars.get(name, ())),
-                bool(seen.unknown(threshold)[y, x]),
+                bool(seen.above(threshold)[y, x]),
             )
 
 
@@ -186,8 +186,8 @@ def _line(session: Session, name: str, value: float) -> str:
     """A model's threshold and its promise with the slider at ``value``."""
     seen = session.views[name]
     threshold = session.thresholds(value)[name]
-    words = session.scale.words(value, threshold, seen.calibration)
-    return fragments.promise_line(name, threshold, words, float(np.mean(seen.unknown(threshold))))
+    words = session.scale.words(value, threshold, seen.meaning.calibration)
+    return fragments.promise_line(name, threshold, words, float(np.mean(seen.above(threshold))))
 
 
 def _model_parts(session: Session, name: str) -> list[Update]:
@@ -195,7 +195,8 @@ def _model_parts(session: Session, name: str) -> list[Update]:
     seen, value = session.views[name], session.scale.start
     threshold = session.thresholds(value)[name]
     pictures = {**panels(seen), "unknown": unknown_panel(seen, threshold)}
-    below = fragments.legend(seen.names, seen.colours) + fragments.heat_remark(seen.heat.low, seen.heat.high)
+    classes, scale = fragments.legend(seen.meaning.names, seen.meaning.colours), seen.scale
+    below = classes + fragments.heat_remark(scale.low, scale.high)
     return [_line(session, name, value), *(pictures[part] for part in PARTS), below]
 
 

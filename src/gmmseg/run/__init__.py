@@ -10,6 +10,7 @@ in minutes, `fit` gives a trained model mixtures, `class_editing` gives it anoth
 from gmmseg.run.adapt import Adaptation, AdaptSettings, Clock, adapt
 from gmmseg.run.bench import Race, bench, fitted_looking
 from gmmseg.run.building import (
+    device_named,
     hidden_data,
     join_processes,
     make_crops,
@@ -58,6 +59,7 @@ __all__ = [
     "calibrate_folders",
     "can_be_split",
     "convert_source",
+    "device_named",
     "evaluate",
     "exemplars_of",
     "export_int8",

@@ -42,6 +42,18 @@ def join_processes() -> PartialState:
     return PartialState(cpu=must_use_cpu())
 
 
+def device_named(name: str) -> torch.device:
+    """The device of this name; ValueError with those there are for one that cannot be used here."""
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        there = ["cpu", *(f"cuda:{index}" for index in range(torch.cuda.device_count()))]
+        there += ["mps"] if torch.backends.mps.is_available() else []
+        raise ValueError(f"--device {name}: not on this machine; there is {', '.join(there)}") from error
+    return device
+
+
 def make_trainer(
     config: Config,
     segmenter: Segmenter,

@@ -10,8 +10,8 @@ from gmmseg import inference
 from gmmseg.images import MAX_PIXELS, to_unit_range
 from gmmseg.inference import ExportedPredictor, ExportReport, Predictor, open_exported
 from gmmseg.inference.exporting import is_exported
+from gmmseg.inference.file_prediction import FilePredictor
 from gmmseg.inference.int8 import MOST_IMAGES, quantise
-from gmmseg.inference.predict_files import FilePredictor
 from gmmseg.models import InferenceSettings
 from gmmseg.run.runs import open_model
 from gmmseg.samples import SegmentationDataset
@@ -45,10 +45,12 @@ def open_predictor(
     *,
     max_pixels: int | None = None,
     device: torch.device | str | None = None,
+    score: str | None = None,
 ) -> FilePredictor:
     """What predicts files with a model: of a run folder, folder of weights or the hub, or an exported file.
 
-    ``view`` overrides how the model looks at images; an exported file looks at them in one way only.
+    ``view`` overrides how the model looks at images, ``score`` the anomaly score it shows; an exported file
+    looks at them in one way and has one score.
     """
     if not is_exported(Path(source)):
         return Predictor(
@@ -58,7 +60,10 @@ def open_predictor(
             stride=view.stride,
             max_pixels=max_pixels or MAX_PIXELS,
             device=device,
+            score=score,
         )
+    if score is not None:
+        raise ValueError(f"{source} is an exported graph, which has one anomaly score: leave out --score")
     if view != InferenceSettings():
         raise ValueError(
             f"{source} is an exported graph, which sees an image in one way: leave out --window, --stride "

@@ -57,7 +57,7 @@ def stream(source: str, lines: Iterable[str]) -> Iterator[Input]:
     """The inputs of a file, a folder in the order of its names, or, for LINES, of the paths in ``lines``."""
     if source == LINES:
         paths = (line.rstrip("\r\n") for line in lines)
-        return (Input(Path(path), path) for path in paths if path)
+        return (Input(Path(path), path, path) for path in paths if path)
     found = find_inputs([source])
     if not found:
         raise FileNotFoundError(f"no images or videos in {source}")
