@@ -1,6 +1,4 @@
 import numpy as np
-import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -26,37 +24,13 @@ def _ranks(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return ranks, ranks
 
 
-def _pixels(count: int) -> tuple[np.ndarray, np.ndarray]:
+def test_every_pixel_is_counted_once_in_every_table() -> None:
     rng = np.random.default_rng(0)
-    return rng.standard_cauchy(count).astype(np.float32), rng.random(count) < 0.3
-
-
-def _counted(scores: np.ndarray, anomalous: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    scores = rng.standard_cauchy(300_000).astype(np.float32)
+    anomalous = rng.random(len(scores)) < 0.3
     bins = np.zeros((2, score_counts.NUM_BINS), dtype=np.int64)
     folded = np.zeros((len(score_counts.FOLDINGS), 2, score_counts.NUM_SLOTS), dtype=np.int64)
     score_counts.count_(bins, folded, scores, anomalous)
-    return bins, folded
-
-
-@pytest.mark.parametrize("threads", [2, 3, 9])
-def test_threads_count_what_one_counts(threads: int) -> None:
-    scores, anomalous = _pixels((1 << 19) + 77)
-    alone = _counted(scores, anomalous)
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
-        together = _counted(scores, anomalous)
-    finally:
-        torch.set_num_threads(before)
-    assert all(np.array_equal(one, other) for one, other in zip(alone, together))
-    for table, folding in zip(alone[1], score_counts.FOLDINGS):
-        slots = folding.slots(float_order.keys(scores))
-        assert np.array_equal(table[0], np.bincount(slots, minlength=score_counts.NUM_SLOTS))
-
-
-def test_every_pixel_is_counted_once_in_every_table() -> None:
-    scores, anomalous = _pixels(300_000)
-    bins, folded = _counted(scores, anomalous)
     expected = [len(scores), int(anomalous.sum())]
     assert bins.sum(1).tolist() == expected
     assert folded.sum(2).tolist() == [expected] * len(score_counts.FOLDINGS)
