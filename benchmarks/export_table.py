@@ -118,7 +118,14 @@ def markdown(rows: dict[str, dict[str, dict[str, object]]]) -> str:
                 cells += [f"{row['megabytes']:.1f}", f"{row['images_per_second']:.2f}"]
                 cells += [f"{row['eager_images_per_second']:.2f} ({row['side']} px)"]
             lines.append("| " + " | ".join([*cells, *[""] * (8 - len(cells))]) + " |")
-    return "\n".join(lines)
+    return "\n".join([*lines, "", *gaps(rows)])
+
+
+def gaps(rows: dict[str, dict[str, dict[str, object]]]) -> list[str]:
+    """One line for each format, naming the networks it has not been measured with."""
+    missing = {each: [name for name in ZOO if each not in rows.get(name, {})] for each in FORMATS}
+    named = {each: "all" if len(names) == len(ZOO) else ", ".join(names) for each, names in missing.items()}
+    return [f"- Not measured yet, {each}: {names}." for each, names in named.items() if names]
 
 
 def write_docs() -> None:
