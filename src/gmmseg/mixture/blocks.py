@@ -7,6 +7,7 @@ quicker than to compute the densities again. (The logits at the labels' resoluti
 per class and point.)
 """
 
+from functools import cached_property
 from typing import Protocol
 
 import torch
@@ -68,7 +69,11 @@ class _Workspace:
         self.blocks = _blocks(points, len(self.bias))
         self.most = self.blocks[0].stop if self.blocks else 0
         self._expanded = points.new_empty(self.most, 2 * points.shape[1])
-        self._densities = points.new_empty(self.most, len(self.bias))
+
+    @cached_property
+    def _densities(self) -> Tensor:
+        """Not before it is needed: densities that a backward pass keeps have a place of their own."""
+        return self.points.new_empty(self.most, len(self.bias))
 
     def densities(self, rows: "slice[int]", out: Tensor | None = None) -> Tensor:
         """log pi + log N (rows kc), in ``out`` or, until the next call, in the workspace."""
