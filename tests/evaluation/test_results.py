@@ -135,6 +135,21 @@ def test_a_closed_set_entry_holds_its_matrix_and_the_intervals_of_its_classes(tm
     assert len(load_results(path)["sets"]["val"]["images_ranked"]["worst"]) == 3
 
 
+def test_images_called_nan_and_classes_called_image_come_back_as_they_were(tmp_path: Path) -> None:
+    confusion, images = ConfusionMatrix(2), KnownImages(2)
+    labels = torch.zeros(1, 4, dtype=torch.int64)
+    confusion.update(labels, labels)
+    images.update(0, "nan", labels, labels, torch.zeros(1, 4))
+    for absent in ("image", "name"):
+        entry = closed_set_entry(confusion, None, ("road", absent), images=images)
+        entry["metrics"]["ece"] = 0.1
+        write_results(build_results("inf", {"val": entry}), tmp_path / "results.json")
+        loaded = load_results(tmp_path)
+        assert loaded["sets"]["val"]["images_ranked"]["worst"][0]["image"] == "nan"
+        assert math.isnan(loaded["sets"]["val"]["classes"][absent]["iou"])
+        assert loaded["name"] == "inf"
+
+
 @pytest.mark.parametrize(
     ("part", "message"),
     [

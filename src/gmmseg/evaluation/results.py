@@ -234,7 +234,12 @@ def _encoded(value: Value) -> Value:
 
 def _decoded(value: Value) -> Value:
     if isinstance(value, dict):
-        return {key: item if key == "name" else _decoded(item) for key, item in value.items()}
+        return {key: item if _is_name(key, item) else _decoded(item) for key, item in value.items()}
     if isinstance(value, list):
         return [_decoded(item) for item in value]
     return _NON_FINITE.get(value, value) if isinstance(value, str) else value
+
+
+def _is_name(key: str, value: Value) -> bool:
+    """A model or an image may be called "nan", and a class "name" or "image"."""
+    return key in ("name", "image") and isinstance(value, str)
