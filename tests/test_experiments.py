@@ -31,7 +31,7 @@ def start_from(monkeypatch):
     return start_from
 
 
-@pytest.mark.parametrize("table", ["sources", "fit", "adapt"])
+@pytest.mark.parametrize("table", ["sources", "fit", "adapt", "cached"])
 def test_the_tables_of_models_that_start_from_others_are_those_of_the_files(start_from, capsys, table):
     start_from.print_table(table)
     printed = capsys.readouterr().out.strip()
