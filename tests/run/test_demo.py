@@ -10,6 +10,7 @@ from safetensors.torch import load_file
 from gmmseg.data import Streets, StreetsAnomaly
 from gmmseg.models.packaged import PackagedWeights
 from gmmseg.run import demo
+from gmmseg.training.cached_crops import FOLDER, CachedCrops
 from gmmseg.training.run_folder import FolderInUse, WorkInFolder, locked
 
 
@@ -23,7 +24,7 @@ def no_training(monkeypatch, request):
     if "training" in request.fixturenames:
         return
 
-    def train(config, folder):
+    def train(config, folder, crops_in):
         raise Trained(config)
 
     monkeypatch.setattr(demo.run, "train", train)
@@ -96,9 +97,13 @@ def test_two_demos_do_not_share_a_folder(tmp_path):
         demo.run_demo(tmp_path, say=str)
 
 
-def test_both_models_are_trained_on_the_pretrained_backbone_judged_and_shown(tmp_path, training):
-    said = []
+def test_both_models_are_trained_on_the_pretrained_backbone_judged_and_shown(tmp_path, training, monkeypatch):
+    said, written = [], []
+    write = CachedCrops._write
+    monkeypatch.setattr(CachedCrops, "_write", lambda *given: (written.append(given[1]), write(*given)))
     report = demo.run_demo(tmp_path, steps=1, say=said.append)
+    assert len(written) == 1, "the twin finds the maps of the first model"
+    assert not (tmp_path / FOLDER).exists()
     assert "gmm" in report.read_text()
     weights = [tensors(tmp_path / name / "final") for name in demo.MODELS]
     backbone = [key for key in weights[0] if "backbone" in key]

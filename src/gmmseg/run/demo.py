@@ -2,8 +2,8 @@
 
 import shutil
 import time
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from gmmseg.report.tables import compare
 from gmmseg.run.report import write_picture, write_report
 from gmmseg.run.train import FINISHED_FILE
 from gmmseg.samples import Progress
+from gmmseg.training.cached_crops import FOLDER, remove_crops
 from gmmseg.training.run_folder import LOCK_FILE, PARTS, WorkInFolder, locked
 
 MARK = ".demo"
@@ -54,11 +55,20 @@ def run_demo(
 
     Without the package of pretrained weights they are trained ``from_scratch``, and ``say`` is told so.
     """
-    with locked(out):
+    with locked(out), _no_crops_left(out):
         _make_room(out)
         course = FROM_SCRATCH if from_scratch else _course_to_be_had(say)
         settings = [f"train.seed={seed}", *([] if steps is None else [f"train.steps={steps}"])]
         return _train_and_judge(course, out, settings, say, progress)
+
+
+@contextmanager
+def _no_crops_left(out: Path) -> Iterator[None]:
+    """Remove the cached crops that the models share once both are trained, or the demo is stopped."""
+    try:
+        yield
+    finally:
+        remove_crops(out / FOLDER)
 
 
 def _course_to_be_had(say: Say) -> Course:
@@ -79,7 +89,7 @@ def _train_and_judge(
     for name, preset in MODELS.items():
         say(f"training {name} on the built-in street scenes")
         config = load_config(course.config, [f"name={name}", f"preset={preset}", *settings])
-        run.train(config, out / name)
+        run.train(config, out / name, crops_in=out)  # both have the same backbone: one finds the other's
         say(f"judging {name} on scenes with known and with unknown objects")
         seeds = {"train": config.train.seed}
         found = run.evaluate(

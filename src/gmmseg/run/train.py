@@ -50,16 +50,16 @@ def train(
     *,
     resume: Path | None = None,
     cpu: bool = False,
+    crops_in: Path | None = None,
     say: Say | None = None,
     tell: Say | None = None,
 ) -> Path:
     """Train what ``config`` says in the run folder ``folder``; returns the folder of the exported weights.
 
-    The folder then holds config.yaml, log.jsonl, checkpoints/, best/ (weights of the best validation) and
-    final/ (weights of the last step), both calibrated. ``resume`` is a run folder, whose newest
-    checkpoint is taken, or a checkpoint file; only ``folder`` itself may hold none yet. ``say`` is told what
-    a resumed run does differently and how large cached crops are, ``tell`` what is trained and its outcome.
-    """
+    It then holds config.yaml, log.jsonl, checkpoints/, best/ and final/, both calibrated. ``resume``: a run
+    folder, whose newest checkpoint is taken (only ``folder`` itself may hold none yet), or a checkpoint file.
+    Cached crops stay in ``crops_in`` for other runs, or are removed in the end. ``say`` is told of what is
+    unusual, ``tell`` what is trained and its outcome."""
     accelerator = Accelerator(mixed_precision=config.train.precision, cpu=cpu or must_use_cpu())
     say, tell = distributed.said_once(say), distributed.said_once(tell)
     set_seed(config.train.seed)
@@ -72,7 +72,7 @@ def train(
             say(f"{folder}: this run is finished, at step {state['step']}; nothing is written")
             _remove_crops(folder)
             return folder / "final"
-        crops = make_crops(config, folder, dataset)
+        crops = make_crops(config, crops_in or folder, dataset)
         segmenter = make_segmenter(config, dataset).to(accelerator.device)
         loader = make_loader(config, dataset, folder, accelerator, crops)
         trainer = make_trainer(config, segmenter, loader, accelerator, folder, validation, about, crops)
