@@ -23,6 +23,13 @@ def test_others_may_read_what_they_usually_may(tmp_path):
     assert stat.S_IMODE(ours.stat().st_mode) == stat.S_IMODE(usual.stat().st_mode)
 
 
+def test_what_others_may_is_not_changed_for_a_moment(tmp_path, monkeypatch):
+    """Threads that write side by side would each restore what the other has set, and leave it open to all."""
+    monkeypatch.setattr(os, "umask", pytest.fail)
+    write_bytes(tmp_path / "deep" / "file.bin", b"x")
+    assert (tmp_path / "deep" / "file.bin").read_bytes() == b"x"
+
+
 @pytest.mark.parametrize("where", ["while writing", "while replacing"])
 def test_a_failure_leaves_the_old_file_and_no_litter(tmp_path, monkeypatch, where):
     path = tmp_path / "file.bin"

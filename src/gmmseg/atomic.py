@@ -2,7 +2,7 @@
 
 import os
 import re
-import tempfile
+import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -56,26 +56,23 @@ def _system_error(error: BaseException | None) -> OSError | None:
 
 @contextmanager
 def _temporary(path: Path) -> Iterator[BinaryIO]:
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=LEFTOVER_PREFIX)
+    """A new file beside ``path``, which has its place in the end.
+
+    Made as any file is, so that others may read it where they usually may. To ask what they may is to change
+    it for a moment, for all threads (os.umask).
+    """
+    temporary = path.with_name(LEFTOVER_PREFIX + secrets.token_hex(8))
     try:
-        with os.fdopen(handle, "w+b") as file:
+        with temporary.open("x+b") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(temporary, 0o666 & ~_umask())
         os.replace(temporary, path)
     except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
 
 
 def write_bytes(path: Path, content: bytes) -> None:
     """`write_atomically` for content that exists already."""
     write_atomically(path, lambda file: file.write(content))
-
-
-def _umask() -> int:
-    """What the user keeps from others; temporary files are made private and would stay so."""
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
