@@ -42,6 +42,16 @@ def test_names_never_collide(tree):
     assert len({name.casefold() for name in found}) == len(found) == 5
 
 
+def test_a_folder_of_the_name_of_a_video_has_outputs_of_its_own(tree):
+    """As where somebody has taken clip.mp4 apart into clip/000000.jpg."""
+    (tree / "in/clip").mkdir()
+    (tree / "in/clip/000000.jpg").touch()
+    outputs = {item.name: item.output for item in find_inputs([tree / "in"], tree / "out")}
+    assert outputs["clip.mp4"] == "clip.mp4"
+    assert outputs["clip/000000.jpg"] == "clip/000000"
+    assert outputs["sub/b.JPEG"] == "sub/b"
+
+
 def test_earlier_predictions_are_not_predicted_again(tree):
     (tree / "in/out/labels").mkdir(parents=True)
     (tree / "in/out/labels/a.jpg.png").touch()

@@ -26,7 +26,7 @@ class Input:
 
     @property
     def is_video(self) -> bool:
-        return self.path.suffix.lower() in VIDEO_SUFFIXES
+        return _is_video(self.path.name)
 
 
 def images_of(item: Input, max_pixels: int, *, every: int = 1) -> Iterator[tuple[str, Tensor]]:
@@ -66,13 +66,23 @@ def images_in(folder: Path) -> list[Input]:
 
 
 def _outputs(names: list[str]) -> list[str]:
-    """What outputs of inputs with these names are called, each differently."""
+    """What outputs of inputs with these names are called, each differently.
+
+    Frames of a video have a folder of its name, so no folder of other inputs may be called so.
+    """
     stems = [str(Path(name).with_suffix("")) for name in names]
     counts = Counter(stem.casefold() for stem in stems)
+    folders = {str(folder).casefold() for name in names for folder in Path(name).parents}
+    shared = {stem for stem, count in counts.items() if count > 1}
     taken: set[str] = set()
     return [
-        _unique(stem if counts[stem.casefold()] == 1 else name, taken) for name, stem in zip(names, stems)
+        _unique(name if stem.casefold() in (shared | folders if _is_video(name) else shared) else stem, taken)
+        for name, stem in zip(names, stems)
     ]
+
+
+def _is_video(name: str) -> bool:
+    return Path(name).suffix.lower() in VIDEO_SUFFIXES
 
 
 def _check(path: Path, out_dir: Path | None) -> None:
