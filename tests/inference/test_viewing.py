@@ -3,6 +3,7 @@
 import io
 import json
 import zipfile
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from PIL import Image
 import gmmseg
 from gmmseg.data import Scenes
 from gmmseg.inference import FalseAlarms, Predictor, calibrate
+from gmmseg.inference.pictures import overlay
 from gmmseg.inference.viewing import NARROWEST, WIDEST, archive, for_screen, marked, panels, pixel_at, view
 from gmmseg.mixture import PRESETS, OnlineEM
 
@@ -59,6 +61,16 @@ def test_the_archive_holds_what_is_shown(predictor):
     assert about["false_alarm_rate_per_pixel"] == seen.meaning.calibration.false_alarm_rate(threshold)
     assert sum(about["share_of_pixels"]) == pytest.approx(1)
     assert about["weights"] == seen.meaning.calibration.weights
+
+
+def test_where_the_slider_has_no_threshold_the_archive_shows_nothing_unknown(predictor):
+    seen = view(predictor, SCENES[3].image / 255)
+    meaning = seen.meaning.with_threshold(float(np.median(seen.anomaly)))
+    seen = replace(seen, meaning=meaning)
+    plain = overlay(seen.photograph, seen.labels, seen.meaning.colours)
+    with zipfile.ZipFile(io.BytesIO(archive({"a": seen}, {"a": None}))) as file:
+        assert np.array_equal(Image.open(file.open("a/overlay.png")), plain)
+        assert not np.asarray(Image.open(file.open("a/unknown.png"))).any()
 
 
 def test_places_on_a_picture_are_pixels_of_the_image():

@@ -2,6 +2,7 @@
 
 import io
 import json
+import math
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -14,7 +15,7 @@ from torch import Tensor
 
 from gmmseg.inference.heat import confidence_colours, scale_bar
 from gmmseg.inference.image_maps import ImageMaps
-from gmmseg.inference.pictures import mask_picture, overlay, photograph_of, unknown_picture
+from gmmseg.inference.pictures import overlay, photograph_of, unknown_picture
 from gmmseg.inference.predictor import Predictor
 from gmmseg.json_tree import JSON
 
@@ -106,11 +107,12 @@ def archive(views: Mapping[str, ImageView], thresholds: Mapping[str, float | Non
 
 
 def _files(seen: ImageView, threshold: float | None) -> dict[str, Image.Image]:
-    at_threshold = replace(seen, meaning=seen.meaning.with_threshold(threshold))
+    # At no threshold nothing is unknown, also where the calibration has one.
+    given = math.inf if threshold is None else threshold
+    at_threshold = replace(seen, meaning=replace(seen.meaning, given_threshold=given))
     return {
         "image": Image.fromarray(seen.photograph),
         **at_threshold.pictures(),
-        "unknown": mask_picture(seen.above(threshold)),
         "confidence": Image.fromarray((seen.confidence * 255).round().astype(np.uint8)),
         "legend": at_threshold.legend(480),
         "anomaly_scale": scale_bar(seen.scale, threshold),
