@@ -221,6 +221,19 @@ def test_a_video_becomes_videos_of_every_nth_frame(segmenter, calibration, make_
     assert np.abs(written[-1].astype(int) - wanted).mean() < 12
 
 
+def test_a_prediction_that_ends_within_a_video_leaves_no_part_of_it(segmenter, video, tmp_path):
+    pytest.importorskip("av")
+
+    def stop(done, total, name):
+        if done == 3:
+            raise OSError("stopped")
+
+    with pytest.raises(OSError, match=r"^stopped$"):
+        predict_files(Predictor(segmenter), [video], tmp_path / "out", progress=stop)
+    left = {path.name for kind in ("overlay", "anomaly") for path in (tmp_path / "out" / kind).iterdir()}
+    assert left == set()
+
+
 def test_a_video_of_odd_size_keeps_its_pixels(segmenter, tmp_path):
     pytest.importorskip("av")
     picture = Image.fromarray(np.full((33, 47, 3), (250, 10, 10), np.uint8))

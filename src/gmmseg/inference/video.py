@@ -105,9 +105,17 @@ class VideoFile:
 
     def close(self) -> None:
         """Write what is left; the file is then in its place."""
-        if self._stream is not None:
-            self._container.mux(self._stream.encode())
-        self._stack.close()
+        with self._stack:
+            if self._stream is not None:
+                self._container.mux(self._stream.encode())
+
+    def discard(self) -> None:
+        """Leave nothing: a part of a video looks like a whole one."""
+        self._stack.__exit__(_Discarded, _Discarded(), None)
+
+
+class _Discarded(BaseException):
+    """Not an error, so that nobody takes it for one of the file."""
 
 
 def _even(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
