@@ -63,6 +63,7 @@ def test_what_the_threshold_flags_is_reported_with_its_promise(predictor, steps)
     try:
         strange = evaluate_anomaly(predictor, STRANGE, [MSP()], steps=steps)["at_threshold"]
         known = evaluate_closed_set(predictor, SCENES)["at_threshold"]
+        other = evaluate_closed_set(Predictor(predictor.segmenter, score="entropy"), SCENES)
         shown = [predictor.predict(SCENES[index].image).anomaly for index in range(4)]
     finally:
         predictor.segmenter.calibration = None
@@ -75,6 +76,7 @@ def test_what_the_threshold_flags_is_reported_with_its_promise(predictor, steps)
     assert known["flagged_known"] == pytest.approx(float((torch.stack(shown) > value).float().mean()))
     assert known["images_with_alarm"] == sum(bool((each > value).any()) for each in shown) / 4
     assert "recall" not in known
+    assert "at_threshold" not in other, "a threshold is one of its own score"
     assert "at_threshold" not in evaluate_closed_set(predictor, SCENES)
 
 

@@ -133,3 +133,11 @@ def test_an_unknown_pixel_is_called_so(calibration):
     assert explain(Predictor(model), pixels, 3, 3).unknown is True
     model.calibration = calibration(threshold=score + 1)
     assert explain(Predictor(model), pixels, 3, 3).unknown is False
+
+
+def test_of_another_score_no_threshold_and_no_p_value_are_known(promised):
+    model, pixels = made(), torch.rand(3, 64, 96)
+    model.calibration = promised()
+    found = explain(Predictor(model, score="entropy"), pixels, 3, 3)
+    assert 0 <= found.anomaly <= 1.1, "the entropy of three classes"
+    assert (found.threshold, found.unknown, found.p_value) == (None, None, None)

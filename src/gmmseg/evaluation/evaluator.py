@@ -14,9 +14,9 @@ from gmmseg.evaluation.confusion import ConfusionMatrix
 from gmmseg.evaluation.detection import AnomalyCurve
 from gmmseg.evaluation.per_image import KnownImages, StrangeImages
 from gmmseg.evaluation.results import anomaly_entry, closed_set_entry
-from gmmseg.evaluation.scores import FittedScore, MaxLogit, NegativeLogLikelihood, Output, fit_together
+from gmmseg.evaluation.scores import FittedScore, Output, fit_together
 from gmmseg.inference import Predictor
-from gmmseg.inference.readings import Score, fused_of
+from gmmseg.inference.readings import Score
 from gmmseg.inference.windows import Reading
 from gmmseg.json_tree import JSON
 from gmmseg.samples import Progress, Sample, SegmentationDataset, check_classes, walk
@@ -70,8 +70,8 @@ def _numbered(dataset: SegmentationDataset, progress: Progress | None) -> Iterat
 
 
 def _alarm_rates(predictor: Predictor) -> AlarmRates | None:
-    """Rates at the model's own threshold, still empty; None where it has no threshold."""
-    calibration = predictor.segmenter.calibration
+    """Rates at the model's own threshold, still empty; None where its score has no threshold."""
+    calibration = predictor.calibration
     if calibration is None or calibration.threshold is None:
         return None
     return AlarmRates(calibration.threshold, calibration.min_area)
@@ -79,19 +79,11 @@ def _alarm_rates(predictor: Predictor) -> AlarmRates | None:
 
 def _at_threshold(predictor: Predictor, alarms: AlarmRates | None) -> JSON:
     """The part of an entry that says what the threshold flags and what it promises."""
-    calibration = predictor.segmenter.calibration
+    calibration = predictor.calibration
     if alarms is None or calibration is None:
         return {}
-    about = {"promise": calibration.promise_text(), "score": _shown_score(predictor)}
+    about = {"promise": calibration.promise_text(), "score": predictor.score}
     return {"at_threshold": {**about, **alarms.compute()}}
-
-
-def _shown_score(predictor: Predictor) -> str:
-    """The name under which the model's own anomaly map is judged; the threshold is one of this score."""
-    fused = fused_of(predictor.segmenter.calibration)
-    if fused is not None:
-        return fused.name
-    return MaxLogit.name if predictor.segmenter.mixture is None else NegativeLogLikelihood.name
 
 
 @torch.no_grad()

@@ -68,7 +68,7 @@ def explain(
     label, anomaly = int(logits.argmax()), float(scores[0])
     shares = _component_shares(predictor, pixels, x, y, label)
     component = None if shares is None else int(shares.argmax())
-    calibration = segmenter.calibration
+    calibration = predictor.calibration  # none of a score that is not the model's own
     p_values = None if calibration is None else calibration.p_values(scores[0])
     return Explanation(
         x=x,
@@ -100,7 +100,7 @@ def _refuse_outside(pixels: Tensor, x: int, y: int) -> None:
 
 def _unknown(predictor: Predictor, pixels: Tensor, x: int, y: int, anomaly: float) -> bool | None:
     """Whether `Prediction.unknown` holds a pixel with this score."""
-    calibration = predictor.segmenter.calibration
+    calibration = predictor.calibration
     if calibration is None or calibration.threshold is None:
         return None
     if anomaly <= calibration.threshold or calibration.min_area == 1:
