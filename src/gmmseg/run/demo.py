@@ -55,11 +55,12 @@ def run_demo(
 
     Without the package of pretrained weights they are trained ``from_scratch``, and ``say`` is told so.
     """
-    with locked(out), _no_crops_left(out):
+    with locked(out):
         _make_room(out)
         course = FROM_SCRATCH if from_scratch else _course_to_be_had(say)
         settings = [f"train.seed={seed}", *([] if steps is None else [f"train.steps={steps}"])]
-        return _train_and_judge(course, out, settings, say, progress)
+        with _no_crops_left(out):
+            return _train_and_judge(course, out, settings, say, progress)
 
 
 @contextmanager
