@@ -1,6 +1,7 @@
 import csv
 import json
 import os
+import sys
 from fractions import Fraction
 
 import numpy as np
@@ -219,6 +220,19 @@ def test_a_video_becomes_videos_of_every_nth_frame(segmenter, calibration, make_
     _, pixels = list(frames(path, every=4))[-1]
     wanted = np.asarray(Predictor(segmenter).predict(pixels).heat_map())
     assert np.abs(written[-1].astype(int) - wanted).mean() < 12
+
+
+@pytest.mark.parametrize("heavy", [True, False])
+def test_large_posteriors_do_not_wait_in_memory(segmenter, video, tmp_path, monkeypatch, heavy):
+    pytest.importorskip("av")
+    seen, predictor = [], Predictor(segmenter)
+    strips = predictor.batch_strips
+    monkeypatch.setattr(predictor, "batch_strips", lambda images: (seen.append("network"), strips(images))[1])
+    module = sys.modules["gmmseg.inference.predict_files"]  # the function has its name
+    monkeypatch.setattr(module, "HEAVY", 0 if heavy else 1 << 24)
+    predict_files(predictor, [video], tmp_path, Work(raw=True), progress=lambda *call: seen.append("written"))
+    assert (seen == ["network", "written"] * 5) == heavy
+    assert sorted(seen) == ["network"] * 5 + ["written"] * 5
 
 
 def test_a_prediction_that_ends_within_a_video_leaves_no_part_of_it(segmenter, video, tmp_path):

@@ -30,6 +30,8 @@ WRITERS = max(2, min(4, os.cpu_count() or 1))
 """Threads that draw and write pictures; they wait for the disk, too."""
 LARGE = 1 << 23
 """Pixels: of larger images one is in memory at a time."""
+HEAVY = 1 << 24
+"""Numbers of a posterior, 64 MB: one with more does not wait in memory while others are made."""
 
 
 @dataclass(frozen=True)
@@ -112,10 +114,11 @@ def _made(predictor: FilePredictor, items: Sequence[Input], work: Work, outputs:
     with ThreadPoolExecutor(WRITERS) as pool:
         try:
             for batch in _batches(images, work.batch_size):
-                for image, raw in zip(batch, _maps(predictor, batch, work, outputs)):
+                maps = _maps(predictor, batch, work, outputs)
+                for image, raw in zip(batch, maps):
                     job = (outputs.out, image.item, image.name, raw, image.reason)
                     pending.append(pool.submit(make_files, *job, write_raw=work.raw))
-                while len(pending) > (0 if batch[0].is_large else 2 * WRITERS):
+                while len(pending) > (0 if batch[0].is_large or _is_heavy(maps[0]) else 2 * WRITERS):
                     yield pending.popleft().result()
             while pending:
                 yield pending.popleft().result()
@@ -132,6 +135,10 @@ def _maps(
         return [None]
     posterior = work.raw or outputs.objects is not None
     return predicted(predictor, pixels, outputs.meaning, posterior=posterior)
+
+
+def _is_heavy(raw: RawMaps | None) -> bool:
+    return raw is not None and raw.posterior is not None and raw.posterior.numel() > HEAVY
 
 
 def _is_large(image: _Image) -> bool:
