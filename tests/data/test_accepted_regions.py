@@ -1,6 +1,7 @@
 """Accepted objects of a prediction as masks of a class: the pixels that `objects.json` was made of."""
 
 import json
+import math
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from PIL import Image
 from gmmseg.data.accepted_regions import AcceptedRegions
 from gmmseg.data.reading import DataError
 from gmmseg.inference.coco_objects import ImageObjects, annotation, coco_tree
+from gmmseg.inference.image_maps import Meaning
 from gmmseg.inference.objects import unknown_objects
 from gmmseg.inference.prediction import Prediction
 from gmmseg.labels import IGNORE
@@ -24,7 +26,7 @@ def world(tmp_path, calibration_of):
     images = []
     for index, scores in enumerate(anomaly):
         Image.fromarray(np.full((5, 9, 3), 40, np.uint8)).save(tmp_path / f"{index}.png")
-        prediction = Prediction(torch.zeros(5, 9), torch.ones(1, 5, 9), scores, calibration_of(5.0))
+        prediction = Prediction(torch.zeros(5, 9), torch.ones(1, 5, 9), scores, Meaning(calibration_of(5.0)))
         found = unknown_objects(prediction, min_area=1)
         images.append(
             ImageObjects(f"{index}.png", (5, 9), tuple(annotation(each, (5, 9), None) for each in found))
@@ -62,7 +64,9 @@ def test_objects_that_are_not_there_are_refused(world, accepted, message):
         opened(world, *accepted)
 
 
-@pytest.mark.parametrize("content", ["", "[]", '{"images": [], "annotations": [{}]}', "\x00"])
+@pytest.mark.parametrize(
+    "content", ["", "[]", '{"images": [], "annotations": [{}]}', "\x00", '{"images": [{"id": Infinity}]}']
+)
 def test_another_file_is_refused_with_its_cure(world, content):
     (world[0] / "objects.json").write_text(content)
     with pytest.raises(DataError, match=r"objects\.json: .*gmmseg predict --objects"):
@@ -70,12 +74,21 @@ def test_another_file_is_refused_with_its_cure(world, content):
 
 
 @pytest.mark.parametrize(
-    "counts", [[1], [-3, 48], "abc", None, [[1]], [10**18], [45, 2**63 - 1, 2**63 - 1, 2]]
+    "counts", [[1], [-3, 48], "abc", None, [[1]], [10**18], [45, 2**63 - 1, 2**63 - 1, 2], [math.inf]]
 )
 def test_damaged_pixels_are_refused(world, counts):
     path = world[0] / "objects.json"
     tree = json.loads(path.read_text())
     tree["annotations"][0]["segmentation"]["counts"] = counts
+    path.write_text(json.dumps(tree))
+    with pytest.raises(DataError, match="object 1 are damaged"):
+        opened(world, 1)[0]
+
+
+def test_regions_of_one_image_that_differ_in_size_are_refused(world):
+    path = world[0] / "objects.json"
+    tree = json.loads(path.read_text())
+    tree["annotations"][0]["segmentation"] = {"size": [9, 5], "counts": [40, 5]}
     path.write_text(json.dumps(tree))
     with pytest.raises(DataError, match="object 1 are damaged"):
         opened(world, 1)[0]

@@ -66,6 +66,8 @@ class AcceptedRegions(Dataset[Sample]):
         for region, accepted in sorted(self._regions[index], key=lambda each: each[1]):  # accepted ones last
             inside = self._decoded(region)
             found = np.zeros(inside.shape, np.uint8) if found is None else found
+            if inside.shape != found.shape:
+                raise self._damaged(region)
             found[inside] = 1 if accepted else IGNORE
         return torch.from_numpy(found)
 
@@ -79,10 +81,11 @@ class AcceptedRegions(Dataset[Sample]):
                 raise ValueError("not the pixels of an image")
             flat = np.repeat(np.arange(len(counts)) % 2 == 1, counts)
             return flat.reshape(width, height).T
-        except (KeyError, TypeError, ValueError) as error:
-            raise DataError(
-                f"{self.root}: the pixels of object {region['id']} are damaged; {_AGAIN}"
-            ) from error
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            raise self._damaged(region) from error
+
+    def _damaged(self, region: JSON) -> DataError:
+        return DataError(f"{self.root}: the pixels of object {region['id']} are damaged; {_AGAIN}")
 
 
 def _read(objects: Path) -> tuple[list[JSON], dict[int, str]]:
@@ -96,7 +99,7 @@ def _read(objects: Path) -> tuple[list[JSON], dict[int, str]]:
         ]
     except OSError as error:
         raise DataError(f"{objects}: cannot be read ({error.strerror}); {_AGAIN}") from error
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise DataError(f"{objects}: not an objects.json of gmmseg; {_AGAIN}") from error
     return annotations, files
 
