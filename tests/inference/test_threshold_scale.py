@@ -1,5 +1,7 @@
 """One slider for several models: it never promises what a calibration does not."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -31,6 +33,20 @@ def test_it_starts_at_the_models_own_threshold_and_promise(per):
     assert scale.threshold(scale.start, calibration, SCORES) == calibration.threshold == 5.03
     assert scale.words(3.0, 5.03, calibration) == calibration.promise_text()
     assert {"pixel": "pixels", "image": "images"}[per] in scale.label
+
+
+def test_a_threshold_without_a_promise_starts_at_the_rate_that_is_known_of_it():
+    """Ten images promise 9.1 % at best: a slider that began there would show nothing as unknown."""
+    promised = made(images=10, alpha=0.2, value=4.43)
+    (found,) = promised.thresholds.values()
+    calibration = replace(promised, thresholds={PROMISED: replace(found, false_alarms=None, images=None)})
+    assert calibration.promise is None
+    scale = threshold_scale([calibration], [SCORES])
+    rate = 100 * calibration.false_alarms["pixel"].rate(4.43)
+    assert rate <= scale.start < rate + scale.step
+    assert scale.threshold(scale.start, calibration, SCORES) == 4.43
+    assert scale.threshold(scale.low, calibration, SCORES) > 4.43, "fewer false alarms, higher threshold"
+    assert f"at most {scale.start:.3g} %" in scale.words(scale.start, 4.43, calibration)
 
 
 def test_every_position_keeps_the_rate_it_shows():

@@ -72,8 +72,8 @@ class ThresholdScale:
         curve = _curve(calibration, self.unit)
         if curve is None or calibration is None:
             return float(np.quantile(anomaly, 1 - value / 100))
-        promise = calibration.promise
-        if promise and promise.per == self.unit and math.isclose(promise.alpha, value / 100, rel_tol=1e-6):
+        own = _own_position(calibration, self.unit)
+        if own is not None and math.isclose(own, value, rel_tol=1e-6):
             return calibration.threshold
         return curve.threshold(value / 100)
 
@@ -100,10 +100,29 @@ def threshold_scale(calibrations: Sequence[Calibration | None], scores: Sequence
         one = len(scores) == 1
         return _raw_scale(calibrations[0], scores[0]) if one else _share_scale()
     least = min(100 * curve.rates[-1] for curve in curves)
-    low = min(100.0, max(_STEP, math.ceil(round(least / _STEP, 6)) * _STEP))
-    start = 100 * promises[0].alpha if promises else max(_USUAL, low)
+    low = min(100.0, max(_STEP, _stepped_up(least)))
+    own = [place for each in calibrations if (place := _own_position(each, per)) is not None]
+    start = 100 * promises[0].alpha if promises else next(iter(own), max(_USUAL, low))
     high = min(100.0, max(_HIGHEST, 2 * low, start))
     return ThresholdScale(per, round(min(low, start), 6), round(high, 6), _STEP, round(start, 6))
+
+
+def _own_position(calibration: Calibration | None, unit: str) -> float | None:
+    """Where a model's own threshold is on a scale of rates, in percent; None where it is not on it.
+
+    It is what was promised. A threshold found on too few images for a promise is at the rate that the curve
+    knows of it, rounded up to a step, so that what the slider says there is true.
+    """
+    curve = _curve(calibration, unit)
+    if calibration is None or calibration.threshold is None or curve is None:
+        return None
+    if calibration.promise is not None:
+        return 100 * calibration.promise.alpha if calibration.promise.per == unit else None
+    return min(100.0, _stepped_up(100 * curve.rate(calibration.threshold)))
+
+
+def _stepped_up(percent: float) -> float:
+    return round(math.ceil(round(percent / _STEP, 6)) * _STEP, 6)
 
 
 def _share_scale() -> ThresholdScale:
