@@ -1,5 +1,6 @@
 """What must be quick and cheap, each in a fresh interpreter."""
 
+import re
 import subprocess
 import sys
 
@@ -61,6 +62,17 @@ def test_every_command_explains_itself():
         assert result.exit_code == 0
         assert "Usage" in result.output
         assert len(result.output) > 150
+
+
+def test_the_help_begins_with_what_a_new_user_needs_and_leaves_nothing_out():
+    from typer.testing import CliRunner
+
+    from gmmseg.cli import app
+
+    output = CliRunner().invoke(app, ["--help"]).output
+    shown = re.findall(r"^\W*([a-z]+(?:-[a-z]+)*) {2,}[A-Z]", output, re.MULTILINE)
+    assert shown[:7] == ["demo", "data", "train", "evaluate", "predict", "report", "app"]
+    assert len(shown) == len(set(shown)) == len(app.registered_commands) + len(app.registered_groups)
 
 
 def test_the_version_is_the_packages_and_loads_no_torch():

@@ -64,7 +64,7 @@ def trained(tmp_path_factory):
 
 def test_the_documented_command_trains_one_run_in_two_processes(trained):
     folder, done = trained
-    assert done.stdout.count("weights in runs/mine/final") == 1
+    assert done.stdout.count("best weights in runs/mine/best") == 1
     log = [json.loads(line) for line in (folder / "runs/mine/log.jsonl").read_text().splitlines()]
     assert [entry["step"] for entry in log if entry["kind"] == "train"] == [1, 2]
     assert gmmseg.from_pretrained(folder / "runs/mine/final").calibration.threshold is not None

@@ -207,3 +207,8 @@ def test_training_and_prediction_see_the_same_pixels(colours, tmp_path, name):
 def test_what_is_no_image_is_refused(source, message):
     with pytest.raises(ImageError, match=message):
         load_image(source)
+
+
+def test_a_number_is_refused_with_what_an_image_may_be():
+    with pytest.raises(TypeError, match="a path, a PIL image, an array or a tensor, not int"):
+        load_image(3)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
+from typer.core import TyperGroup
 
 from gmmseg.cli_adapt import adapt
 from gmmseg.cli_app import app as live_page
@@ -65,8 +66,20 @@ if TYPE_CHECKING:
 UNEXPECTED = "internal error"
 """How the message of an exception begins that no code expected."""
 
+_FIRST = ("demo", "data", "train", "evaluate", "predict", "report", "app")
+"""The commands that a new user needs, in the order of the need."""
+
+
+class _NeededFirst(TyperGroup):
+    """Lists the commands of _FIRST before the others."""
+
+    def list_commands(self, ctx: object) -> list[str]:
+        return sorted(self.commands, key=lambda name: (*_FIRST, name).index(name))
+
+
 app = typer.Typer(
     name="gmmseg",
+    cls=_NeededFirst,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     help="Segmentation that knows what it does not know: train, evaluate and use models.",
@@ -139,7 +152,9 @@ def _train(settings: "Config", folder: Path, resume: bool, resume_from: Path | N
     with _stoppable():
         weights = run.train(settings, folder, resume=source, cpu=cpu, say=note, tell=say)
     if run.join_processes().is_main_process:
-        say(f"weights in {weights}")
+        best = weights.with_name("best")
+        first = f"best weights in {best}, which commands take for {folder}; those of the last step: "
+        say((first if best.is_dir() else "weights in ") + str(weights))
 
 
 @app.command()

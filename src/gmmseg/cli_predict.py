@@ -102,7 +102,8 @@ def _tell_summary(summary: "PredictSummary", is_main_process: bool) -> None:
     if is_main_process:
         say(f"{summary.done} done, in {summary.out_dir}")
         for name, reason in summary.failed:
-            say(f"not done: {printable(name)}: {printable(reason)}", err=True)
+            cause = reason.split(f"{name}: ", 1)[-1]  # most begin with the path, which ends with the name
+            say(f"not done: {printable(name)}: {printable(cause)}", err=True)
     distributed.wait_for_all()  # a launcher ends all processes when the first one reports a failure
     if summary.failed:
         raise typer.Exit(1)

@@ -50,6 +50,9 @@ def load_image(source: ImageSource, *, max_pixels: int = MAX_PIXELS) -> Tensor:
         return _from_array(source, "array")
     if isinstance(source, Image.Image):
         return _from_array(_from_pil(source, "image"), "image")
+    if not isinstance(source, str | os.PathLike):
+        kind = type(source).__name__
+        raise TypeError(f"an image is a path, a PIL image, an array or a tensor, not {kind}")
     return _from_array(read_image(Path(source), max_pixels=max_pixels), str(source))
 
 

@@ -454,6 +454,7 @@ def test_images_to_predict(place, world, write, word):
     assert outcome.code == 1
     assert "Traceback" not in outcome.err
     assert "not done: bad.png" in outcome.err
+    assert "bad.png: bad.png" not in outcome.err
     assert word in outcome.err
 
 

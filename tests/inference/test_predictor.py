@@ -2,6 +2,7 @@ import copy
 import dataclasses
 import warnings
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from types import MethodType
 
 import numpy as np
@@ -29,6 +30,12 @@ def test_prediction_is_worked_out_by_hand(segmenter):
     said = (prediction.threshold, prediction.promise, prediction.p_values, prediction.unknown)
     assert (*said, prediction.unknown_by_class) == (None,) * 5
     torch.testing.assert_close(prediction.confidence, prediction.posterior.amax(0))
+
+
+@pytest.mark.parametrize("kind", [str, Path])
+def test_a_path_in_place_of_a_segmenter_is_refused_with_the_way_to_one(kind):
+    with pytest.raises(TypeError, match=r'gmmseg\.from_pretrained\("runs/mine/best"\)'):
+        Predictor(kind("runs/mine/best"))
 
 
 @pytest.mark.parametrize("size", [(1, 1), (1, 50), (37, 53), (64, 64)])

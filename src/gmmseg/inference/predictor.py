@@ -111,6 +111,8 @@ class Predictor:
         device: torch.device | str | None = None,
         score: str | None = None,
     ) -> None:
+        if isinstance(segmenter, str | os.PathLike):
+            raise TypeError(f'a Predictor takes a segmenter: gmmseg.from_pretrained("{segmenter}") reads one')
         if not segmenter.is_fitted:
             warnings.warn(UNFITTED, stacklevel=2)
         self.segmenter = segmenter if device is None else segmenter.to(device)
