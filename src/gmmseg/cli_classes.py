@@ -120,13 +120,19 @@ def rename_class(
     to: Annotated[str, typer.Option(help="Its new name.")],
     out: OutOption,
 ) -> None:
-    """Give a class of a trained model another name; weights and calibration stay as they are."""
-    from gmmseg import distributed
+    """Give a class of a trained model another name; weights, calibration and training pixels stay."""
+    from gmmseg import distributed, run
+    from gmmseg.models.exemplars import write_exemplars
+    from gmmseg.models.saving import digest
 
     _refuse_taken(out)
-    renamed = _open(model).with_class_renamed(name, to)
+    segmenter = _open(model)
+    exemplars = run.exemplars_of(model, segmenter)
+    renamed = segmenter.with_class_renamed(name, to)
     if distributed.rank() == 0:
         renamed.save_pretrained(out)
+        if exemplars is not None:
+            write_exemplars(exemplars, digest(renamed), out)
         say(f"weights in {out}")
 
 
@@ -145,9 +151,11 @@ def merge_classes(
 
 
 def _refuse_taken(out: Path) -> None:
-    """Refuse a folder that holds weights or a run already."""
+    """Refuse a folder that holds weights or a run already, and a file, before any work is done."""
     from gmmseg.training.run_folder import refuse_weights, refuse_work
 
+    if out.exists() and not out.is_dir():
+        raise NotADirectoryError(f"{out}: is a file; --out names the folder for the new weights")
     refuse_weights(out)
     refuse_work(out)
 

@@ -190,6 +190,10 @@ def test_names_that_exist_or_do_not(model):
     for name in ("car", "CAR", " "):
         with pytest.raises(ValueError, match=r"there is a class 'car' already|needs a name"):
             model.with_class(name, points)
+    for name in ("a\nb", "\x1b[31mred", "a\u2028b"):
+        with pytest.raises(ValueError, match="one line, without control characters"):
+            model.with_class_renamed("car", name)
+    assert model.with_class_renamed("car", "car/lorry, grün").label_names[2] == "car/lorry, grün"
     with pytest.raises(ValueError, match="already"):
         model.with_class_renamed("car", "sky")
     assert model.with_class_renamed("car", "Car").label_names[2] == "Car"

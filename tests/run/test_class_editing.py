@@ -219,6 +219,13 @@ def test_weights_are_not_overwritten(world, tmp_path):
     assert (tmp_path / "out" / "model.safetensors").read_bytes() == before
 
 
+def test_a_file_is_no_folder_for_weights(world, tmp_path):
+    (tmp_path / "out").write_text("mine")
+    result = add(world, tmp_path / "out")
+    assert "out: is a file; --out names the folder" in str(result.exception)
+    assert (tmp_path / "out").read_text() == "mine"
+
+
 def test_marks_smaller_than_a_cell_are_refused(world, tmp_path):
     (tmp_path / "masks").mkdir()
     model, _ = open_world(world)

@@ -25,6 +25,7 @@ from gmmseg.models.heads import GMMHead
 from gmmseg.models.names import meant
 from gmmseg.models.recipe import Recipe
 from gmmseg.models.segmenter import Segmenter
+from gmmseg.printable import printable
 
 NO_COMPONENTS = (
     "this model has no mixtures of cells, and so no components to show training pixels of: a softmax head "
@@ -190,6 +191,8 @@ def _names(segmenter: Segmenter) -> tuple[str, ...]:
 def _refuse_name(name: str, taken: tuple[str, ...]) -> None:
     if not name.strip():
         raise ValueError("a class needs a name")
+    if printable(name) != name:
+        raise ValueError(f"{name!r}: a name of a class is one line, without control characters")
     found = match_classes(taken, (name,))[0]
     if found is not None:
         raise ValueError(f"there is a class {taken[found]!r} already: choose another name than {name!r}")
