@@ -6,8 +6,9 @@ import sys
 from collections.abc import Generator, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import asdict
+from io import TextIOWrapper
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 
@@ -58,10 +59,17 @@ def monitor(
         f"images like those of calibration raise an alarm with a probability of at most "
         f"{watching.false_alarms:g}, ever"
     )
-    seen = run.watch(predictor, watching, run.stream(source, sys.stdin), state_file=state)
+    seen = run.watch(predictor, watching, run.stream(source, _standard_input()), state_file=state)
     _tell(watching, _print_all(seen, watching, to_first_alarm=exit_code))
     if exit_code and watching.alarms:
         raise typer.Exit(ALARM_CODE)
+
+
+def _standard_input() -> TextIO:
+    """Lines in which any bytes are a path, as the system has them: one odd name does not end the watch."""
+    if isinstance(sys.stdin, TextIOWrapper):
+        sys.stdin.reconfigure(errors="surrogateescape")
+    return sys.stdin
 
 
 def _print_all(

@@ -76,13 +76,23 @@ def monitor(monkeypatch, capsys):
 
     def run(*arguments, lines=""):
         monkeypatch.setattr(sys, "argv", ["gmmseg", "monitor", *map(str, arguments)])
-        monkeypatch.setattr(sys, "stdin", io.StringIO(lines))
+        monkeypatch.setattr(sys, "stdin", io.StringIO(lines) if isinstance(lines, str) else lines)
         with pytest.raises(SystemExit) as left:
             cli.main()
         said = capsys.readouterr()
         return left.value.code or 0, [json.loads(line) for line in said.out.splitlines()], said.err
 
     return run
+
+
+def test_a_name_that_is_no_text_is_passed_over(model, photos, monitor):
+    given = io.TextIOWrapper(
+        io.BytesIO(b"bad\xff.png\n" + bytes(photos / "00.png") + b"\n"), encoding="utf-8"
+    )
+    code, lines, _ = monitor(model, "--input", "lines", lines=given)
+    assert code == 0
+    assert [each.get("name") for each in lines] == ["bad\udcff.png", str(photos / "00.png"), None]
+    assert ["error" in each for each in lines] == [True, False, False]
 
 
 def test_a_change_is_told_and_the_broken_image_is_named(model, photos, monitor):
