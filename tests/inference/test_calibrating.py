@@ -243,6 +243,15 @@ def test_too_few_images_are_refused_before_they_are_gone_through(segmenter, list
         calibrate(predictor, samples, false_alarms=FalseAlarms(0.25))
 
 
+def test_a_least_area_that_the_images_do_not_have_is_refused(segmenter, listed, generator) -> None:
+    predictor = Predictor(segmenter)
+    samples = listed(noisy_samples(predictor, generator, 9))
+    whole = samples[0].labels.numel()
+    for area in (whole + 1, 10**9):
+        with pytest.raises(ValueError, match=rf"a region of {area} known pixels, .* smaller least area"):
+            calibrate(predictor, samples, false_alarms=FalseAlarms(0.3, "image", area))
+
+
 def test_where_nobody_asks_too_few_images_give_a_quantile_and_a_warning(segmenter, listed, generator) -> None:
     predictor = Predictor(segmenter)
     with pytest.warns(UserWarning, match="need at least 19 images .* there are 4; .* without a promise"):

@@ -45,6 +45,7 @@ SHARES = (0.5, 0.2, 0.1, 0.05, 0.02, 0.01, 0.005, 0.002, 0.001)
 """The scores that these shares of known pixels exceed are kept with the calibration."""
 DEFAULT = FalseAlarms()
 """What a threshold promises where nobody asks for something else."""
+_LOWEST = float(np.finfo(np.float32).min)
 
 
 class _NamedReading(Protocol):
@@ -204,6 +205,11 @@ class FalseAlarmCounts:
                 f"so many known pixels have the score infinity that no threshold keeps {asked.alpha:g} false "
                 f"alarms per {asked.per}; ask for more, or look at the model's scores"
             )
+        if value == _LOWEST:
+            raise ValueError(
+                f"hardly an image has a region of {asked.min_area} known pixels, so every threshold keeps "
+                "the promise and none means anything; give a smaller least area"
+            )
         own = (losses.curve(1 + index) for index in range(num_classes))
         by_class = [None if each is None else _lowest(each, asked.alpha) for each in own]
         finite = tuple(None if each == math.inf else each for each in by_class)
@@ -213,7 +219,7 @@ class FalseAlarmCounts:
 def _lowest(curve: LossCurve, alpha: float) -> float | None:
     """The threshold for ``alpha`` as a file can hold it: the lowest number in place of -inf."""
     found = curve.threshold(alpha)
-    return None if found is None else max(found, float(np.finfo(np.float32).min))
+    return None if found is None else max(found, _LOWEST)
 
 
 def too_few(asked: FalseAlarms, images: int) -> str:
