@@ -193,6 +193,17 @@ def test_what_cannot_be_exported_is_refused_before_the_work_begins(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("format", ["torch", "aoti"])
+def test_a_network_that_torch_has_no_graph_of_is_refused_with_the_reason(tmp_path, monkeypatch, format):
+    def fails(*given, **more):
+        raise AssertionError("a size became 7\nand much more")
+
+    monkeypatch.setattr("torch.export.export", fails)
+    with pytest.raises(ExportError, match=rf"in format {format} \(a size became 7\); .* \(onnx, openvino, "):
+        export(tiny(), tmp_path / "model.pt2", format=format)
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize(
     ("name", "content"),
     [
@@ -246,8 +257,13 @@ def test_openvino_says_what_the_predictor_says(with_density, tmp_path):
     assert not exported(images, math.inf)["unknown"].any()
 
 
+NO_FREE_SIZES = pytest.mark.xfail(
+    raises=ExportError, strict=True, reason="the compiler of torch 2.13 fails on sizes that are free"
+)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("format", ["torch", "aoti"])
+@pytest.mark.parametrize("format", ["torch", pytest.param("aoti", marks=NO_FREE_SIZES)])
 def test_files_of_torch_say_what_the_predictor_says(with_density, tmp_path, format):
     path = tmp_path / "model.pt2"
     report = export(with_density, path, format=format, posterior=True)

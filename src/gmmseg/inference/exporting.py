@@ -3,7 +3,8 @@
 import copy
 import time
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -93,7 +94,8 @@ def export(
     model = _on_cpu(segmenter)
     smallest = smallest_side(model)
     metadata = metadata_of(model, posterior=posterior, smallest_side=smallest)
-    kind.write(model, example_images(model, smallest), metadata, path)
+    with _refusing(format):
+        kind.write(model, example_images(model, smallest), metadata, path)
     seconds = time.perf_counter() - started
     try:
         identical, difference = compare(model, kind.open(path, threads=1), smallest)
@@ -101,6 +103,22 @@ def export(
         remove(path)
         raise
     return ExportReport(identical, difference, sum(part.stat().st_size for part in parts(path)), seconds)
+
+
+@contextmanager
+def _refusing(format: str) -> Iterator[None]:
+    """What torch or a converter cannot make a graph of is refused with its reason and a way out."""
+    try:
+        yield
+    except (OSError, ImportError):
+        raise
+    except Exception as error:  # exporters and compilers fail in many ways
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
+        others = ", ".join(name for name in FORMATS if name != format)
+        raise ExportError(
+            f"torch {torch.__version__} cannot write this network in format {format} ({reason}); choose "
+            f"another format ({others}), or another network"
+        ) from error
 
 
 def _format(name: str, path: Path) -> Format:
