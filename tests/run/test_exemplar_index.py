@@ -1,5 +1,7 @@
 """The index against a loop over all cells, and the command from one end to the other."""
 
+import shutil
+
 import numpy as np
 import pytest
 import torch
@@ -9,6 +11,7 @@ from typer.testing import CliRunner
 import gmmseg
 from gmmseg import run
 from gmmseg.cli import app
+from gmmseg.config import load_config
 from gmmseg.data import open_dataset
 from gmmseg.inference.windows import pad
 from gmmseg.labels import IGNORE
@@ -76,6 +79,34 @@ def test_build_then_explain(root, models, tmp_path):
     assert "exemplars.safetensors: not an index" in str(broken.exception)
     assert not (tmp_path / "c.html").exists()
     (models / "gmm" / "exemplars.safetensors").unlink()
+
+
+def test_a_renamed_class_keeps_its_training_pixels(root, models, tmp_path):
+    shutil.copytree(models / "gmm", tmp_path / "old")
+    assert invoke("explain", tmp_path / "old", "--build", "--data", f"folder:{root}").exit_code == 0
+    renamed = invoke(
+        "rename-class", tmp_path / "old", "--name", "sky", "--to", "air", "--out", tmp_path / "new"
+    )
+    assert renamed.exit_code == 0, renamed.output
+    before, after = (
+        run.exemplars_of(tmp_path / name, run.open_model(tmp_path / name)) for name in ("old", "new")
+    )
+    assert after == before
+    assert {each.label for each in after} == {0, 1}
+
+
+@pytest.mark.parametrize("head", ["gmm", "softmax"])
+def test_training_writes_the_index_when_asked(root, tmp_path, head):
+    settings = ["data.name=folder", f"data.root={root}", "model.name=tiny_unet", f"model.head.kind={head}"]
+    settings += ["train.steps=2", "train.batch_size=2", "train.exemplars=true", "data.crop=[16,16]"]
+    said = []
+    run.train(load_config("scenes", settings), tmp_path / "run", cpu=True, say=said.append)
+    index = run.exemplars_of(tmp_path / "run", run.open_model(tmp_path / "run"))
+    if head == "gmm":
+        assert {each.label for each in index} == {0, 1}
+    else:
+        assert index is None
+        assert any("no index of training pixels" in each and "softmax" in each for each in said)
 
 
 def test_a_softmax_model_is_explained_without_components(root, models, tmp_path):

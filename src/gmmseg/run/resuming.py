@@ -12,7 +12,7 @@ from gmmseg.training.checkpoint import CheckpointError
 
 FREE = ("name", "preset", "machine", "data.validation_split", "data.workers", "data.keep", "inference.",
         "model.weights", "train.log_every", "train.validate_every", "train.save_every",
-        "train.tensorboard", "train.density")  # fmt: skip
+        "train.tensorboard", "train.density", "train.exemplars")  # fmt: skip
 """No influence on the weights a run arrives at (model.weights is where it started; preset and machine are
 words for fields that are compared one by one)."""
 FIXED = ("model.", "data.name", "data.train_split", "data.held_out", "data.balanced", "em.memory",

@@ -24,10 +24,12 @@ from gmmseg.run.building import (
     validation_data,
 )
 from gmmseg.run.calibrate import calibrate_folders
+from gmmseg.run.exemplar_index import build_exemplars
 from gmmseg.run.fit import add_densities
 from gmmseg.run.resuming import check_resumable, describe_run
+from gmmseg.run.runs import open_model
 from gmmseg.run.telling import closing, header
-from gmmseg.samples import SegmentationDataset
+from gmmseg.samples import FingerprintedDataset, SegmentationDataset
 from gmmseg.training.cached_crops import FOLDER, CachedCrops, remove_crops
 from gmmseg.training.checkpoint import (
     CheckpointError,
@@ -39,6 +41,7 @@ from gmmseg.training.checkpoint import (
     set_newer_aside,
 )
 from gmmseg.training.run_folder import locked, refuse_work
+from gmmseg.training.train_settings import TrainSettings
 from gmmseg.training.trainer import Interrupted, Trainer
 
 FINISHED_FILE = "finished.json"
@@ -80,7 +83,7 @@ def train(
         tell(header(config, dataset, validation, trainer))
         _cache(crops, trainer, say)
         _write_config(config, folder)
-        _export(_run(trainer, cpu), folder, dataset if config.train.density else None, say)
+        _export(_run(trainer, cpu), folder, dataset, config.train, say)
         found = _finish(trainer.step, folder, validation, accelerator.device)
         tell(closing(config, folder, validation, found))
     return folder / "final"
@@ -160,20 +163,31 @@ def _is_finished(folder: Path, state: TrainingState, config: Config) -> bool:
     return state["step"] >= config.train.steps and exported == {"step": state["step"]}
 
 
-def _export(trained: Segmenter, folder: Path, dataset: SegmentationDataset | None, say: Say) -> None:
-    """Write final/, and put a density of the backbone's maps beside its head and that of best/.
+def _export(
+    trained: Segmenter, folder: Path, dataset: FingerprintedDataset, settings: TrainSettings, say: Say
+) -> None:
+    """Write final/, and what ``settings`` want beside it and best/, made of the training images ``dataset``.
 
-    The density is fitted on ``dataset``; None: there is to be none. All processes take part.
+    All processes take part.
     """
     if distributed.rank() == 0:
         trained.save_pretrained(folder / "final")
     distributed.wait_for_all()
-    if dataset is None:
-        return
-    parts = [folder / part for part in RUN_PARTS if (folder / part / CONFIG_FILE).is_file()]
-    reason = add_densities(parts, dataset, trained.mean.device)
-    if reason is not None:
-        say(f"no density beside the head, the likelihood is the anomaly score: {reason}")
+    if settings.density:
+        parts = [folder / part for part in RUN_PARTS if (folder / part / CONFIG_FILE).is_file()]
+        reason = add_densities(parts, dataset, trained.mean.device)
+        if reason is not None:
+            say(f"no density beside the head, the likelihood is the anomaly score: {reason}")
+    if settings.exemplars:
+        _index(folder, dataset, trained.mean.device, say)
+
+
+def _index(folder: Path, dataset: FingerprintedDataset, device: torch.device, say: Say) -> None:
+    """Write the index of training pixels beside the better weights."""
+    try:
+        build_exemplars(folder, open_model(folder, calibrated=False).to(device), dataset)
+    except ValueError as reason:  # a head without components: the training is none the worse for it
+        say(f"no index of training pixels: {reason}")
 
 
 def _finish(

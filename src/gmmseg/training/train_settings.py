@@ -54,6 +54,9 @@ class TrainSettings:
     """When training ends, fit a density of the backbone's maps on the training images, in one pass, and put
     it beside the head: the anomaly score is then ``fused``. For networks that can be split into backbone and
     decoder and whose maps are not too wide (`gmmseg.run.fit.MOST_CHANNELS`)."""
+    exemplars: bool = False
+    """When training ends, write the index of training pixels that `gmmseg explain` shows beside the weights,
+    in one more pass over the training images."""
     ema: Decay | None = None
     """Decay of an average of the weights, which is then what is validated and exported."""
 
