@@ -1,11 +1,12 @@
 """Does `gmmseg monitor` keep its promise, how soon does it notice a change, and does it name the right one?
 
-    python experiments/monitor.py scenes --model DIR [--cache FILE]
+    python experiments/monitor.py streets --model DIR [--cache FILE]
     python experiments/monitor.py table
 
-Two numbers per image are found once (--cache): of built-in scenes as they are, with fog, brighter, darker,
+``DIR`` is a model trained on the built-in streets, such as demo/gmm of `gmmseg demo`. Two numbers per image are
+found once (--cache): of streets as they are, with fog, brighter, darker,
 and with unknown things in them. Streams are then drawn from these numbers, a thousand of each kind. Normal
-streams: a random order of all normal scenes, the first 100 to calibrate on; and long ones, calibration images
+streams: a random order of all normal streets, the first 100 to calibrate on; and long ones, calibration images
 and stream drawn with replacement. Changed streams: 100 calibration images and 200 normal ones drawn so, then
 images of one kind. All streams of a kind run side by side, on numbers alone; the first is compared with the
 library's Monitor.
@@ -25,12 +26,12 @@ from torch import Tensor
 
 from gmmseg import float_order, run
 from gmmseg.atomic import write_bytes
-from gmmseg.data import Scenes, ScenesAnomaly
+from gmmseg.data import Streets, StreetsAnomaly
 from gmmseg.inference import Monitor, Predictor
 from gmmseg.inference.betting import EXPONENTS, log_wins, unspent
 from gmmseg.inference.image_statistics import BITS, STATISTICS, image_statistics, level_of
 from gmmseg.models import Calibration
-from gmmseg.models.reference_images import CONDITIONS, OBJECTS, ReferenceCounts
+from gmmseg.models.reference_images import CONDITIONS, OBJECTS, STORED_AS, ReferenceCounts
 from gmmseg.models.saving import digest
 
 RESULTS = Path(__file__).parent / "results" / "monitor"
@@ -55,8 +56,8 @@ def brighter(image: Tensor, factor: float) -> Tensor:
 
 
 def images_by_kind() -> dict[str, Iterator[Tensor]]:
-    """Images by what has happened to them; half of the normal scenes are those that are changed."""
-    val, test = Scenes("val", length=SCENES), Scenes("test", length=SCENES, seed=5)
+    """Images by what has happened to them; half of the normal streets are those that are changed."""
+    val, test = Streets("val", length=SCENES), Streets("test", length=SCENES, seed=5)
     found: dict[str, Iterator[Tensor]] = {"normal": itertools.chain(images_of(val), images_of(test))}
     for share in (0.2, 0.4):
         found[f"fog {share}"] = map(partial(foggy, share=share), images_of(test))
@@ -65,14 +66,14 @@ def images_by_kind() -> dict[str, Iterator[Tensor]]:
     return {**found, THINGS: itertools.islice(with_things(), SCENES)}
 
 
-def images_of(dataset: Scenes) -> Iterator[Tensor]:
+def images_of(dataset: Streets) -> Iterator[Tensor]:
     """The images of a set, one after the other."""
     return (dataset[index].image for index in range(len(dataset)))
 
 
 def with_things() -> Iterator[Tensor]:
-    """Scenes in which there is something unknown: a burst of unknown objects has one in every image."""
-    strange = ScenesAnomaly("val", length=2 * SCENES)
+    """Streets in which there is something unknown: a burst of unknown objects has one in every image."""
+    strange = StreetsAnomaly("val", length=2 * SCENES)
     samples = (strange[index] for index in range(len(strange)))
     return (sample.image for sample in samples if bool((sample.labels == 1).any()))
 
@@ -188,7 +189,7 @@ def compared_with_the_library(normal: NDArray) -> None:
     counts = {}
     for index, kind in enumerate(STATISTICS):
         bins, times = np.unique(binned(values[:CALIBRATED_ON, index]), return_counts=True)
-        counts[kind] = ReferenceCounts(tuple(level_of(int(each)) for each in bins), tuple(times.tolist()))
+        counts[STORED_AS[kind]] = ReferenceCounts(tuple(level_of(int(each)) for each in bins), tuple(times.tolist()))
     monitor = Monitor(Calibration("w", {}, 1.0, None, None, None, image_statistics=counts))
     seen = [
         monitor.update_statistics(str(index), dict(zip(STATISTICS, row)))
@@ -230,14 +231,14 @@ def make(arguments: argparse.Namespace) -> None:
         "after": AFTER,
         "changed": changed_streams(pools, arguments.streams, rng),
     }
-    path = RESULTS / "scenes.json"
+    path = RESULTS / "streets.json"
     write_bytes(path, (json.dumps(results, indent=2) + "\n").encode())
     print(f"results in {path}")
 
 
 def print_table(which: str) -> None:
     """A table of docs/monitor.md: normal or changed."""
-    results = json.loads((RESULTS / "scenes.json").read_text())
+    results = json.loads((RESULTS / "streets.json").read_text())
     if which == "normal":
         print("| normal streams | images | promised 10 % | promised 5 % | promised 1 % |")
         print("|---|---:|---:|---:|---:|")
@@ -257,7 +258,7 @@ def print_table(which: str) -> None:
 def main() -> None:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("what", choices=("scenes", "table"))
+    parser.add_argument("what", choices=("streets", "table"))
     parser.add_argument("--model", type=Path)
     parser.add_argument("--cache", type=Path, help="where to keep the numbers of each image (.npz)")
     parser.add_argument("--streams", type=int, default=1000)

@@ -63,6 +63,27 @@ def test_things_and_conditions_move_their_own_statistic():
     assert night[OBJECTS] == pytest.approx(usual[OBJECTS], rel=1e-4)
 
 
+def test_an_outline_is_no_object():
+    """As many strange pixels, as strange: in one place they fill a window, in a line they do not."""
+    scores = np.random.default_rng(0).normal(size=(240, 320)).astype(np.float32)
+    together, line = scores.copy(), scores.copy()
+    together[100:140, 100:148] += 10
+    line[:, 100:106] += 10
+    line[120:122, :] += 10
+    assert image_statistics(together)[OBJECTS] > 2 * image_statistics(line)[OBJECTS]
+
+
+def test_windows_are_means_of_squares_a_twelfth_of_the_shorter_side():
+    scores = np.random.default_rng(0).normal(size=(50, 36)).astype(np.float32)
+    windows = [
+        scores[top : top + 3, left : left + 3].mean(dtype=np.float64)
+        for top in range(0, 48)
+        for left in range(0, 34)
+    ]
+    high, top = np.quantile(windows, (0.75, 0.99))
+    assert image_statistics(scores) == pytest.approx({OBJECTS: top - high, CONDITIONS: high})
+
+
 def test_infinity_is_a_score_and_nan_is_none():
     scores = np.zeros((4, 4), np.float32)
     scores[0] = np.inf

@@ -12,7 +12,7 @@ from gmmseg.inference import Monitor
 from gmmseg.inference.image_statistics import bin_of, level_of
 from gmmseg.inference.monitor_state import read_state, write_state
 from gmmseg.inference.watching import NoStatistics
-from gmmseg.models.reference_images import CONDITIONS, OBJECTS, ReferenceCounts
+from gmmseg.models.reference_images import CONDITIONS, OBJECTS, STORED_AS, ReferenceCounts
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def calibrated(calibration):
     def make(values):
         return replace(
             calibration(3.0),
-            image_statistics={OBJECTS: counts(values[:, 0]), CONDITIONS: counts(values[:, 1])},
+            image_statistics={STORED_AS[OBJECTS]: counts(values[:, 0]), STORED_AS[CONDITIONS]: counts(values[:, 1])},
         )
 
     return make
@@ -146,6 +146,6 @@ def test_a_calibration_without_statistics_is_refused_with_the_command(calibratio
 def test_maps_become_statistics(calibrated):
     found = calibrated(np.random.default_rng(0).normal(size=(20, 2)))
     seen = Monitor(found).update("a", torch.linspace(0, 1, 101)[None])
-    assert seen.statistics[CONDITIONS] == pytest.approx(0.5)
-    assert seen.statistics[OBJECTS] == pytest.approx(0.09)
+    assert seen.statistics[CONDITIONS] == pytest.approx(0.75)
+    assert seen.statistics[OBJECTS] == pytest.approx(0.24)
     assert set(seen.p_values) == {OBJECTS, CONDITIONS}

@@ -6,25 +6,39 @@ from collections.abc import Mapping
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch.nn import functional as F
 
 from gmmseg import distributed, float_order
 from gmmseg.inference.windows import NOT_FINITE
-from gmmseg.models.reference_images import CONDITIONS, OBJECTS, ReferenceCounts
+from gmmseg.models.reference_images import CONDITIONS, OBJECTS, STORED_AS, ReferenceCounts
 
 STATISTICS = (OBJECTS, CONDITIONS)
 BITS = 20
 """Leading bits of a float32 that tell values apart: 1 part in 2048. The bins are fixed before any image is
 seen, so that a binned value is as good a statistic as the value itself."""
 _LARGEST = float(np.finfo(np.float32).max)
+_ACROSS = 12
+"""Windows that fit side by side into the shorter side of an image: an object fills one, an outline does not."""
 
 
 def image_statistics(scores: NDArray[np.float32]) -> dict[str, float]:
-    """The statistics of an anomaly map (h w), of all its pixels: nobody knows which ones are labelled."""
+    """The statistics of an anomaly map (h w), of all its pixels: nobody knows which ones are labelled.
+
+    Conditions: the score that a quarter of all windows exceeds. It moves with the whole image, and more than
+    the median does, since scores spread or shrink together. Objects: how far the strangest windows lie above.
+    """
     if bool(np.isnan(scores).any()):
         raise ValueError(NOT_FINITE)
     finite = np.clip(scores, -_LARGEST, _LARGEST).astype(np.float64)
-    middle, high, top = np.quantile(finite, (0.5, 0.9, 0.99))
-    return {OBJECTS: float(np.clip(top - high, 0, _LARGEST)), CONDITIONS: float(middle)}
+    high, top = np.quantile(_window_means(finite), (0.75, 0.99))
+    return {OBJECTS: float(np.clip(top - high, 0, _LARGEST)), CONDITIONS: float(high)}
+
+
+def _window_means(scores: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The means (n) of the windows of scores (h w), each half over its neighbours."""
+    side = max(1, min(scores.shape) // _ACROSS)
+    means = F.avg_pool2d(torch.from_numpy(scores)[None], side, stride=max(1, side // 2))
+    return means.flatten().numpy()
 
 
 def bin_of(value: float) -> int:
@@ -88,8 +102,11 @@ class ReferenceImages:
         self._values = distributed.gather_rows(rows).tolist()
 
     def counts(self) -> dict[str, ReferenceCounts]:
-        """By statistic; the order of the images does not matter."""
-        return {name: _counted([row[index] for row in self._values]) for index, name in enumerate(STATISTICS)}
+        """By the name of the statistic in calibration.json; the order of the images does not matter."""
+        return {
+            STORED_AS[name]: _counted([row[index] for row in self._values])
+            for index, name in enumerate(STATISTICS)
+        }
 
 
 def _counted(values: list[float]) -> ReferenceCounts:

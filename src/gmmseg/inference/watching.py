@@ -17,7 +17,7 @@ from gmmseg.inference.betting import Wealth
 from gmmseg.inference.image_statistics import STATISTICS, RunningRanks, image_statistics
 from gmmseg.inference.monitor_state import Alarm, MonitorState, StrangeImage, WatchState
 from gmmseg.models.calibration_file import Calibration
-from gmmseg.models.reference_images import CONDITIONS, ReferenceCounts
+from gmmseg.models.reference_images import CONDITIONS, STORED_AS, ReferenceCounts
 
 STRANGEST = 5
 """So many of the strangest images are remembered for each statistic."""
@@ -100,7 +100,7 @@ class Monitor:
     def __init__(
         self, calibration: Calibration | None, *, false_alarms: float = FALSE_ALARMS, seed: int = 0
     ) -> None:
-        if calibration is None or not set(STATISTICS) <= calibration.image_statistics.keys():
+        if calibration is None or not set(STORED_AS.values()) <= calibration.image_statistics.keys():
             raise NoStatistics
         if not 0 < false_alarms < 1:
             raise ValueError(f"false alarms must lie between 0 and 1, got {false_alarms}")
@@ -108,7 +108,9 @@ class Monitor:
         self.reference = _fingerprint(calibration)
         self.images = 0
         self.alarms: tuple[Alarm, ...] = ()
-        self._watches = {kind: _Watch(kind, calibration.image_statistics[kind]) for kind in STATISTICS}
+        self._watches = {
+            kind: _Watch(kind, calibration.image_statistics[STORED_AS[kind]]) for kind in STATISTICS
+        }
 
     @property
     def limit(self) -> float:

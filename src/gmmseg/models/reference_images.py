@@ -5,6 +5,9 @@ from dataclasses import dataclass
 from gmmseg.bounds import Count, check_bounds
 
 OBJECTS, CONDITIONS = "objects", "conditions"
+STORED_AS = {OBJECTS: "objects_by_window", CONDITIONS: "conditions_by_window"}
+"""Statistic -> its name in calibration.json. An earlier version counted other values as ``objects`` and
+``conditions``; a monitor asks for a new calibration rather than compare an image with those."""
 
 
 @dataclass(frozen=True)
