@@ -131,8 +131,8 @@ def _histograms(model: str, scores: Mapping[str, JSON], flagging: Mapping[str, V
     if not scores:
         return []
     best = max(scores, key=lambda name: scores[name]["ap"])
-    shown = flagging.get("score", "")
-    names = dict.fromkeys(name for name in (shown, best) if name in scores)
+    shown = flagging.get("score")
+    names = dict.fromkeys(name for name in (shown, best) if name is not None and name in scores)
     made = {name: histogram_from_curve(scores[name]["curve"]) for name in names}
     return [
         plots.score_histogram(f"{model}: {name}", histogram, flagging["threshold"] if name == shown else None)
