@@ -3,13 +3,12 @@
     python experiments/monitor.py streets --model DIR [--cache FILE]
     python experiments/monitor.py table
 
-``DIR`` is a model trained on the built-in streets, such as demo/gmm of `gmmseg demo`. Two numbers per image are
-found once (--cache): of streets as they are, with fog, brighter, darker,
-and with unknown things in them. Streams are then drawn from these numbers, a thousand of each kind. Normal
-streams: a random order of all normal streets, the first 100 to calibrate on; and long ones, calibration images
-and stream drawn with replacement. Changed streams: 100 calibration images and 200 normal ones drawn so, then
-images of one kind. All streams of a kind run side by side, on numbers alone; the first is compared with the
-library's Monitor.
+``DIR`` is a model trained on the built-in streets, such as demo/gmm of `gmmseg demo`. Two numbers per image
+are found once (--cache): of streets as they are, with fog, brighter, darker, and with unknown things in them.
+Streams are then drawn from these numbers, a thousand of each kind. Normal streams: a random order of all
+normal streets, the first 100 to calibrate on; and long ones, calibration images and stream drawn with
+replacement. Changed streams: 100 calibration images and 200 normal ones drawn so, then images of one kind.
+All streams of a kind run side by side, on numbers alone; the first is compared with the library's Monitor.
 """
 
 import argparse
@@ -189,7 +188,8 @@ def compared_with_the_library(normal: NDArray) -> None:
     counts = {}
     for index, kind in enumerate(STATISTICS):
         bins, times = np.unique(binned(values[:CALIBRATED_ON, index]), return_counts=True)
-        counts[STORED_AS[kind]] = ReferenceCounts(tuple(level_of(int(each)) for each in bins), tuple(times.tolist()))
+        levels = tuple(level_of(int(each)) for each in bins)
+        counts[STORED_AS[kind]] = ReferenceCounts(levels, tuple(times.tolist()))
     monitor = Monitor(Calibration("w", {}, 1.0, None, None, None, image_statistics=counts))
     seen = [
         monitor.update_statistics(str(index), dict(zip(STATISTICS, row)))

@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 
 from gmmseg.config import DataSettings
-from gmmseg.data import Scenes, open_dataset
+from gmmseg.data import Streets, open_dataset
 
 ROOT = Path(__file__).parents[1]
 
@@ -102,7 +102,7 @@ def test_every_strength_of_a_change_is_measured(monkeypatch):
 
     monkeypatch.setattr(monitor, "SCENES", 2)
     first = {kind: next(images) for kind, images in monitor.images_by_kind().items()}
-    scene = Scenes("test", length=2, seed=5)[0].image
+    scene = Streets("test", length=2, seed=5)[0].image
     for share in (0.2, 0.4):
         assert torch.equal(first[f"fog {share}"], monitor.foggy(scene, share))
     for factor in (0.6, 1.5):

@@ -77,8 +77,8 @@ def test_windows_are_means_of_squares_a_twelfth_of_the_shorter_side():
     scores = np.random.default_rng(0).normal(size=(50, 36)).astype(np.float32)
     windows = [
         scores[top : top + 3, left : left + 3].mean(dtype=np.float64)
-        for top in range(0, 48)
-        for left in range(0, 34)
+        for top in range(48)
+        for left in range(34)
     ]
     high, top = np.quantile(windows, (0.75, 0.99))
     assert image_statistics(scores) == pytest.approx({OBJECTS: top - high, CONDITIONS: high})

@@ -26,7 +26,10 @@ def calibrated(calibration):
     def make(values):
         return replace(
             calibration(3.0),
-            image_statistics={STORED_AS[OBJECTS]: counts(values[:, 0]), STORED_AS[CONDITIONS]: counts(values[:, 1])},
+            image_statistics={
+                STORED_AS[kind]: counts(values[:, column])
+                for column, kind in enumerate((OBJECTS, CONDITIONS))
+            },
         )
 
     return make

@@ -198,5 +198,5 @@ def test_the_example_notices_the_fog_with_a_given_model(tmp_path, capsys):
     with warnings.catch_warnings(action="ignore"):  # nobody has trained it
         segmenter.calibration = calibrate(Predictor(segmenter), Scenes("val", length=40))
     segmenter.save_pretrained(tmp_path)
-    assert example("--model", str(tmp_path)) is not None  # which of the two, a network must be trained to tell
+    assert example("--model", str(tmp_path)) is not None  # a trained network tells which
     assert "strangest: scenes_test_" in capsys.readouterr().out

@@ -18,7 +18,7 @@ BITS = 20
 seen, so that a binned value is as good a statistic as the value itself."""
 _LARGEST = float(np.finfo(np.float32).max)
 _ACROSS = 12
-"""Windows that fit side by side into the shorter side of an image: an object fills one, an outline does not."""
+"""Windows side by side in the shorter side of an image: an object fills one, an outline does not."""
 
 
 def image_statistics(scores: NDArray[np.float32]) -> dict[str, float]:
