@@ -78,6 +78,7 @@ def test_the_demo_step_by_step(few_scenes, elsewhere):
     names = run_notebook("01_demo.ipynb", CONFIG="scenes", SETTINGS=["train.steps=2"])
     assert [result["name"] for result in names["results"]] == ["gmm", "softmax"]
     assert names["models"]["gmm"].density is not None
+    assert (elsewhere / "demo/pictures/overlay/image.png").is_file()
     report = (elsewhere / "demo/report.html").read_text(encoding="utf-8")
     assert ">Results</h2>" in report, "the figures too, and not the pictures alone"
 
@@ -96,6 +97,11 @@ def test_a_folder_from_files_to_a_promise(elsewhere):
     assert names["model"].calibration.promise.alpha == 0.1
     assert names["model"].colours == names["space"].colours
     assert names["summary"].done == 4
+    saved = [path for path in Path("one_picture").rglob("*") if path.is_file()]
+    assert len(saved) == 6
+    for path in saved:
+        of_the_command = Path("pictures") / path.relative_to("one_picture")
+        assert path.read_bytes() == of_the_command.read_bytes()
 
 
 @FEW_IMAGES
