@@ -46,7 +46,7 @@ def test_starting_from_a_model_needs_its_data(start_from, monkeypatch, capsys):
     assert "--camvid, are needed" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("table", ["closed", "held_out", "ablations", "demo", "demo_from_scratch"])
+@pytest.mark.parametrize("table", ["closed", "held_out", "ablations", "choices", "demo", "demo_from_scratch"])
 def test_the_documented_tables_are_those_of_the_files(camvid, capsys, table):
     camvid.print_table(table)
     printed = capsys.readouterr().out.strip()
