@@ -9,7 +9,7 @@ from gmmseg.labels import IGNORE
 from gmmseg.models.heads import HeadSettings
 from gmmseg.models.huggingface import swin_config, swin_mask2former
 from gmmseg.models.mask_matching import mask_labels
-from gmmseg.models.masks import MaskSegmenter, pixel_evidence, pixel_logits
+from gmmseg.models.masks import MaskSegmenter, one_minus_exp, pixel_evidence, pixel_logits
 from gmmseg.models.segmenter import replace_head
 
 CLASSES = 4
@@ -224,3 +224,9 @@ def test_half_precision_ends_with_the_network(model: torch.nn.Module, generator,
 def test_no_query_looks_for_another_class(segmenter: MaskSegmenter) -> None:
     with pytest.raises(ValueError, match="MaskSegmenter finds objects by queries"):
         segmenter.with_class("cone", torch.zeros(3, 8))
+
+
+def testone_minus_exp_is_exact_near_zero_and_far_from_it():
+    logs = -torch.logspace(-8, 3, 200)
+    exact = -torch.expm1(logs.double())
+    assert torch.allclose(one_minus_exp(logs).double(), exact, rtol=5e-7, atol=0)

@@ -163,7 +163,12 @@ def pixel_evidence(evidence: Tensor, query_logits: Tensor, masks: Tensor) -> Ten
     with full_precision(masks):
         mean = torch.einsum("bqc,bqhw->bchw", evidence[..., :-1].float(), shares)
     unclaimed = torch.log1p(-claims.clamp_max(1.0 - 1e-6)).sum(1, keepdim=True)
-    return mean + torch.log(-torch.expm1(unclaimed) + 1e-12)
+    return mean + torch.log(one_minus_exp(unclaimed) + 1e-12)
+
+
+def one_minus_exp(logs: Tensor) -> Tensor:
+    """1 - exp(logs) for logs up to 0, exact also near 0: what torch.expm1 is for, which ONNX does not have."""
+    return -(logs / 2).tanh() * (1 + logs.exp())
 
 
 def convert_mask2former(
