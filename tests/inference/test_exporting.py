@@ -11,7 +11,14 @@ import gmmseg
 from gmmseg.inference import ExportError, Predictor, export, open_exported
 from gmmseg.inference.export_graph import symbolic_sides, traced_sides
 from gmmseg.inference.export_metadata import ExportedFileError
-from gmmseg.inference.exporting import FORMATS, compare, example_images, refuse_unsupported, smallest_side
+from gmmseg.inference.exporting import (
+    FORMATS,
+    Format,
+    compare,
+    example_images,
+    refuse_unsupported,
+    smallest_side,
+)
 from gmmseg.inference.windows import fitting
 from gmmseg.models import Calibration, InferenceSettings
 from gmmseg.models.calibration_file import FUSED, PIXELS, ScoreMoments, Threshold
@@ -164,12 +171,18 @@ def test_a_file_that_disagrees_is_refused(file):
         compare(tiny(seed=3), open_exported(file, threads=1), 0)
 
 
-def test_a_file_that_disagrees_is_removed(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    "fault", [ExportError("another answer"), RuntimeError("another answer\nof a Concat")]
+)
+def test_a_file_that_disagrees_or_does_not_run_is_removed(tmp_path, monkeypatch, fault):
     def broken(segmenter, exported, smallest):
-        raise ExportError("another answer")
+        raise fault
 
     monkeypatch.setattr("gmmseg.inference.exporting.compare", broken)
-    with pytest.raises(ExportError, match="another answer"):
+    monkeypatch.setitem(
+        FORMATS, "onnx", Format(".onnx", lambda *given: given[-1].touch(), lambda *a, **b: None)
+    )
+    with pytest.raises(ExportError, match=r"^another answer$|\(another answer\); choose another format"):
         export(tiny(), tmp_path / "model.onnx")
     assert not list(tmp_path.iterdir())
 

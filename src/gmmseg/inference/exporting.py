@@ -98,7 +98,8 @@ def export(
         kind.write(model, example_images(model, smallest), metadata, path)
     seconds = time.perf_counter() - started
     try:
-        identical, difference = compare(model, kind.open(path, threads=1), smallest)
+        with _refusing(format):
+            identical, difference = compare(model, kind.open(path, threads=1), smallest)
     except BaseException:
         remove(path)
         raise
@@ -107,12 +108,13 @@ def export(
 
 @contextmanager
 def _refusing(format: str) -> Iterator[None]:
-    """What torch or a converter cannot make a graph of is refused with its reason and a way out."""
+    """What torch or a converter cannot make a graph of, or a runtime cannot run, is refused with its reason
+    and a way out."""
     try:
         yield
-    except (OSError, ImportError):
+    except (OSError, ImportError, ExportError):
         raise
-    except Exception as error:  # exporters and compilers fail in many ways
+    except Exception as error:  # exporters, compilers and runtimes fail in many ways
         reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
         others = ", ".join(name for name in FORMATS if name != format)
         raise ExportError(

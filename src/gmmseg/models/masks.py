@@ -167,7 +167,7 @@ def pixel_evidence(evidence: Tensor, query_logits: Tensor, masks: Tensor) -> Ten
 
 
 def one_minus_exp(logs: Tensor) -> Tensor:
-    """1 - exp(logs) for logs up to 0, exact also near 0: what torch.expm1 is for, which ONNX does not have."""
+    """1 - exp(logs) for logs up to 0, exact near 0, too: as torch.expm1, which ONNX does not have."""
     return -(logs / 2).tanh() * (1 + logs.exp())
 
 
