@@ -112,13 +112,18 @@ def markdown(rows: dict[str, dict[str, dict[str, object]]]) -> str:
     lines = [head, "|---|---|---|---|---|---|---|---|"]
     for name in ZOO:
         for format, row in rows.get(name, {}).items():
-            cells = [name, format, "yes" if row["exports"] else f"no: {row['reason']}"]
+            cells = [name, format, "yes" if row["exports"] else f"no: {reason(row)}"]
             if row["exports"]:
                 cells += [f"{row['labels_identical']:.3%}", f"{row['largest_difference']:.1e}"]
                 cells += [f"{row['megabytes']:.1f}", f"{row['images_per_second']:.2f}"]
                 cells += [f"{row['eager_images_per_second']:.2f} ({row['side']} px)"]
             lines.append("| " + " | ".join([*cells, *[""] * (8 - len(cells))]) + " |")
     return "\n".join([*lines, "", *gaps(rows)])
+
+
+def reason(row: dict[str, object]) -> str:
+    """Why a pair does not export, without the printed graph that torch puts behind it."""
+    return str(row["reason"]).partition(" in graph: ")[0]
 
 
 def gaps(rows: dict[str, dict[str, dict[str, object]]]) -> list[str]:
