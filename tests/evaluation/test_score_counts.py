@@ -1,4 +1,6 @@
 import numpy as np
+import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -24,18 +26,29 @@ def _ranks(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return ranks, ranks
 
 
-def test_every_pixel_is_counted_once_in_every_table() -> None:
-    rng = np.random.default_rng(0)
-    scores = rng.standard_cauchy(300_000).astype(np.float32)
-    anomalous = rng.random(len(scores)) < 0.3
+def counted(scores: np.ndarray, anomalous: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Bins (2 bins) and folded tables (tables 2 slots) of the scores (n)."""
     bins = np.zeros((2, score_counts.NUM_BINS), dtype=np.int64)
     folded = np.zeros((len(score_counts.FOLDINGS), 2, score_counts.NUM_SLOTS), dtype=np.int64)
     score_counts.count_(bins, folded, scores, anomalous)
-    expected = [len(scores), int(anomalous.sum())]
-    assert bins.sum(1).tolist() == expected
-    assert folded.sum(2).tolist() == [expected] * len(score_counts.FOLDINGS)
-    places = float_order.keys(scores) >> score_counts.BIN_BITS
-    assert np.array_equal(bins[1], np.bincount(places[anomalous], minlength=score_counts.NUM_BINS))
+    return bins, folded
+
+
+# Fewer pixels than a table has counters, more than that, and as many as threads are for, in several pieces.
+@pytest.mark.parametrize(("size", "threads"), [(5_000, 3), (300_000, 1), ((1 << 21) + 70_001, 3)])
+def test_every_pixel_is_counted_in_its_place_in_every_table(
+    size: int, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    rng = np.random.default_rng(0)
+    scores = rng.standard_cauchy(size).astype(np.float32)
+    anomalous = rng.random(size) < 0.3
+    bins, folded = counted(scores, anomalous)
+    keys = float_order.keys(scores)
+    places = [keys >> score_counts.BIN_BITS, *(folding.slots(keys) for folding in score_counts.FOLDINGS)]
+    for table, of_all in zip((bins, *folded), places, strict=True):
+        for row, expected in zip(table, (of_all, of_all[anomalous])):
+            assert np.array_equal(row, np.bincount(expected, minlength=table.shape[1]))
 
 
 def test_consecutive_runs_as_many_as_a_table_has_counters_share_none() -> None:
