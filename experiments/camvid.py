@@ -4,6 +4,7 @@
     python experiments/camvid.py held_out --camvid DIR --weights FILE       hidden classes, CamVid test
     python experiments/camvid.py ablations --camvid DIR --weights FILE      hidden classes, another drive
     python experiments/camvid.py choices --camvid DIR --weights FILE        the same, of the present default
+    python experiments/camvid.py paper --camvid DIR --weights FILE          the same, of the paper's head
     python experiments/camvid.py table closed     (held_out, ablations, demo_from_scratch) from files; --short
     python experiments/camvid.py calibration                                docs/figures/calibration.svg
 
@@ -18,8 +19,9 @@ the calibration error as trained is reported too; the ablations do without. Road
 
 import argparse
 import json
-import statistics
 import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -34,7 +36,9 @@ from gmmseg.data import open_dataset
 from gmmseg.evaluation import load_results, write_results
 from gmmseg.inference import Predictor, calibrate
 from gmmseg.models import InferenceSettings, Segmenter
+from gmmseg.models.density import CellDensity
 from gmmseg.report import plots
+from tables import MEASURES, percent, print_rows
 
 RESULTS = Path(__file__).parent / "results"
 HELD_OUT = "data.held_out=[car,pedestrian,bicyclist]"
@@ -93,13 +97,46 @@ CHOICES = {
     "gmm_default": [],
     "likelihood_0.1": ["train.likelihood_weight=0.1"],
     "no_likelihood_term": ["train.likelihood_weight=0"],
+    "likelihood_0.6": ["train.likelihood_weight=0.6"],
+    "likelihood_1": ["train.likelihood_weight=1"],
+    "slow_link": ["train.link_multiplier=5"],
+    "likelihood_1_slow_link": ["train.likelihood_weight=1", "train.link_multiplier=5"],
     "averaged": ["train.ema=0.99"],
     "averaged_flat": ["train.ema=0.99", "train.power=0.4"],
     "softmax_averaged_flat": [*MAIN["softmax"], "train.ema=0.99", "train.power=0.4"],
+    "pure_cells": [],
 }
 """The default as it is now, a density beside every head, and what might be better."""
-TABLES = {"closed": MAIN, "held_out": MAIN, "ablations": ABLATIONS, "choices": CHOICES}
-OTHER_DRIVES = ("ablations", "choices")
+PAPER = MAIN["gmm_paper"]
+PAPER_ABLATIONS = {
+    "softmax": MAIN["softmax"],
+    "gmm_paper": PAPER,
+    "loops_5": [*PAPER, "em.loops=5"],
+    "loops_10": [*PAPER, "em.loops=10"],
+    "plain_em": [*PAPER, "em.balanced=false"],
+    "plain_em_ten_loops": [*PAPER, "em.balanced=false", "em.loops=10"],
+    "components_1": [*PAPER, "model.head.components=1"],
+    "components_3": [*PAPER, "model.head.components=3"],
+    "components_10": [*PAPER, "model.head.components=10"],
+    "components_15": [*PAPER, "model.head.components=15"],
+    "memory_0": [*PAPER, "em.memory_size=0"],
+    "memory_8000": [*PAPER, "em.memory_size=8000"],
+    "memory_16000": [*PAPER, "em.memory_size=16000"],
+    "memory_48000": [*PAPER, "em.memory_size=48000"],
+    "discriminative": [*PAPER, "model.head.discriminative=true"],
+    "post_hoc_64": MAIN["softmax"],
+}
+"""The ablations that the paper prints, on its own head."""
+POST_HOC = {"post_hoc": None, "post_hoc_64": 64}
+"""Variants whose mixtures are fitted after training -> on how many principal components of the features."""
+TABLES = {
+    "closed": MAIN,
+    "held_out": MAIN,
+    "ablations": ABLATIONS,
+    "choices": CHOICES,
+    "paper": PAPER_ABLATIONS,
+}
+OTHER_DRIVES = ("ablations", "choices", "paper")
 """Tables judged on a drive that was not trained on."""
 MAIN_SCORES = {"softmax": ("msp", "energy", "fused"), "gmm_default": ("nll", "fused")}
 """What the short tables show: the paper's baseline and the twin's best, and what the default is known by."""
@@ -120,6 +157,7 @@ class Experiment:
             self._links = tempfile.TemporaryDirectory()
             self.camvid = split_by_drive(arguments.camvid, Path(self._links.name))
         self._crops = tempfile.TemporaryDirectory()
+        self._density: CellDensity | None = None
 
     def overrides(self, variant: str, seed: int) -> list[str]:
         """What defines a run, the places of data and weights apart."""
@@ -138,9 +176,8 @@ class Experiment:
         places = [f"data.root={self.camvid}", f"model.weights={self.arguments.weights}"]
         config = load_config("camvid", places + overrides)
         model = self.trained(config, variant, seed)
-        if self.table != "ablations" or variant in WITH_DENSITY:
-            # Beside every head, to be fair; `gmmseg train` does it for the default alone.
-            model, _ = run.fit_density(model, run.training_data(config.data))
+        if self.table not in ("ablations", "paper") or variant in WITH_DENSITY:
+            model.density = self.density(model, config.data)
             model.calibration = calibrate(Predictor(model), self.calibration_set(config.data))
         results = run.evaluate(
             model,
@@ -157,14 +194,24 @@ class Experiment:
             results["judged_on"] = f"drive {OTHER_DRIVE} of CamVid train, which was not trained on"
         write_results(_without_curves(results), target)
 
+    def density(self, model: Segmenter, settings: DataSettings) -> CellDensity | None:
+        """That of the frozen backbone's maps, the same in all runs of a table.
+
+        It is put beside every head, to be fair; `gmmseg train` does it for the default alone.
+        """
+        if self._density is None:
+            self._density = run.fit_density(model, run.training_data(settings))[0].density
+        return self._density
+
     def trained(self, config: Config, variant: str, seed: int) -> Segmenter:
         """The model of a run: the one kept in --models, or one trained now, and kept there if there is."""
         kept = self.arguments.models and self.arguments.models / f"{self.table}_{variant}_{seed}"
         if kept and (kept / "done").is_file():
             return run.open_model(kept)
-        model, crops = cached.train(config, Path(self._crops.name))
-        if variant == "post_hoc":
-            model = cached.post_hoc(model, crops)
+        with cached.pure_cells() if variant == "pure_cells" else nullcontext():
+            model, crops = cached.train(config, Path(self._crops.name))
+        if variant in POST_HOC:
+            model = cached.post_hoc(model, crops, dim=POST_HOC[variant])
         if kept:
             model.save_pretrained(kept)
             (kept / "done").touch()
@@ -222,7 +269,10 @@ def print_table(table: str, short: bool = False) -> None:
     """
     errors = {"ece_as_trained": "ECE as trained"} | ({"ece": "ECE"} if table in ("closed", *DEMOS) else {})
     heads = ["variant: score", "seeds", "mIoU", *errors.values(), "AUROC", "AP", "FPR95"]
-    print(f"| {' | '.join(heads)} |\n{'|---' * len(heads)}|")
+    print_rows(heads, _rows(table, errors, short))
+
+
+def _rows(table: str, errors: Iterable[str], short: bool) -> Iterator[list[str]]:
     for variant in PRINTED[table]:
         files = sorted((RESULTS / table).glob(f"{variant}_[0-9].json"))
         found = [json.loads(file.read_text())["sets"].values() for file in files]
@@ -235,9 +285,9 @@ def print_table(table: str, short: bool = False) -> None:
         strange = [next(e["scores"] for e in each if e["task"] == "anomaly") for each in found]
         shown = MAIN_SCORES.get(variant, ()) if short else tuple(strange[0])
         for score in (each for each in shown if all(each in other for other in strange)):
-            cells = [_spread([each[key] for each in closed if key in each]) for key in ("miou", *errors)]
-            cells += [_spread([each[score][key] for each in strange]) for key in ("auroc", "ap", "fpr95")]
-            print(f"| {variant}: {score} | {len(found)} | {' | '.join(cells)} |")
+            cells = [percent([each[key] for each in closed if key in each]) for key in ("miou", *errors)]
+            cells += [percent([each[score][key] for each in strange]) for key in MEASURES]
+            yield [f"{variant}: {score}", str(len(found)), *cells]
 
 
 def draw_calibration(path: Path) -> None:
@@ -247,14 +297,6 @@ def draw_calibration(path: Path) -> None:
         entries = load_results(RESULTS / "closed" / f"{variant}_0.json")["sets"].values()
         tables[variant] = next(entry["reliability"] for entry in entries if "reliability" in entry)
     write_bytes(path, plots.reliability_diagram(tables).data)
-
-
-def _spread(values: list[float]) -> str:
-    if not values:
-        return ""
-    percent = [100 * value for value in values]
-    deviation = f" ± {statistics.stdev(percent):.1f}" if len(percent) > 1 else ""
-    return f"{statistics.mean(percent):.1f}{deviation}"
 
 
 def main() -> None:

@@ -13,6 +13,7 @@ import json
 import math
 import statistics
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from gmmseg.config import dump_config, load_config
 from gmmseg.data import open_dataset
 from gmmseg.evaluation import write_results
 from gmmseg.inference import Predictor, calibrate
+from tables import percent, print_rows
 
 RESULTS = Path(__file__).parent / "results" / "rare_classes"
 VARIANTS = {
@@ -74,26 +76,31 @@ def _occurring(entry: dict[str, Any]) -> float:
     return statistics.mean(each["iou"] for each in classes if not math.isnan(float(each["accuracy"])))
 
 
-def _spread(values: list[float]) -> str:
-    percent = [100 * value for value in values]
-    deviation = f" ± {statistics.stdev(percent):.1f}" if len(percent) > 1 else ""
-    return f"{statistics.mean(percent):.1f}{deviation}"
-
-
 def print_table() -> None:
     """Mean and standard deviation over seeds."""
-    print("| variant | seeds | val: mIoU | of classes there | test: mIoU | of classes there | test: ECE |")
-    print("|---|---|---|---|---|---|---|")
+    heads = [
+        "variant",
+        "seeds",
+        "val: mIoU",
+        "of classes there",
+        "test: mIoU",
+        "of classes there",
+        "test: ECE",
+    ]
+    print_rows(heads, _rows())
+
+
+def _rows() -> Iterator[list[str]]:
     for variant in VARIANTS:
         found = _entries(variant)
         if not found:
             continue
         cells = []
         for key in ("folder/val", "folder/test"):
-            cells.append(_spread([each[key]["metrics"]["miou"] for each in found]))
-            cells.append(_spread([_occurring(each[key]) for each in found]))
-        cells.append(_spread([each["folder/test"]["metrics"]["ece"] for each in found]))
-        print(f"| {variant} | {len(found)} | {' | '.join(cells)} |")
+            cells.append(percent(each[key]["metrics"]["miou"] for each in found))
+            cells.append(percent(_occurring(each[key]) for each in found))
+        cells.append(percent(each["folder/test"]["metrics"]["ece"] for each in found))
+        yield [variant, str(len(found)), *cells]
 
 
 def print_classes() -> None:

@@ -37,6 +37,7 @@ from gmmseg.data import open_dataset
 from gmmseg.data.held_out import HiddenClasses, WithoutClasses
 from gmmseg.inference import Predictor, calibrate
 from gmmseg.models import Segmenter
+from tables import MEASURES, figures, print_rows, spread
 
 RESULTS = Path(__file__).parent / "results"
 HIDDEN = ("car", "pedestrian", "bicyclist")
@@ -103,16 +104,7 @@ def judge(model: Segmenter, sets: Sets, scores: list[str]) -> dict[str, Any]:
     """mIoU on the test set, and of each score AUROC, AP and FPR95 on its unknown things."""
     judging = run.Judging(scores if sets.unknown is not None else [])
     needs_training_set = sets.train if sets.unknown is not None and "vim" in scores else None
-    found = run.evaluate(model, "model", sets.judged(), judging, training_set=needs_training_set)
-    known, *unknown = found["sets"].values()
-    return {
-        "miou": known["metrics"]["miou"],
-        "scores": {
-            name: {key: score[key] for key in ("auroc", "ap", "fpr95")}
-            for each in unknown
-            for name, score in each["scores"].items()
-        },
-    }
+    return figures(run.evaluate(model, "model", sets.judged(), judging, training_set=needs_training_set))
 
 
 def fit(kind: str, seed: int, arguments: argparse.Namespace) -> dict[str, Any]:
@@ -234,9 +226,9 @@ def rows(table: str) -> Iterator[list[str]]:
             json.loads(file.read_text()) for file in sorted((RESULTS / table).glob(f"{kind}_[0-9].json"))
         ]
         if found and table == "cached":
-            loss = _spread([each["loss"] for each in found], 3)
-            miou = _spread([100 * each["miou"] for each in found])
-            yield [kind, str(len(found)), loss, miou, _spread([each["seconds"] for each in found], 0)]
+            loss = spread([each["loss"] for each in found], 3)
+            miou = spread([100 * each["miou"] for each in found])
+            yield [kind, str(len(found)), loss, miou, spread([each["seconds"] for each in found], 0)]
         elif found:
             yield from _judged_rows(table, kind, found)
 
@@ -247,26 +239,16 @@ def _judged_rows(table: str, kind: str, found: list[dict[str, Any]]) -> Iterator
         each = [entry[part] for entry in found if part in entry]
         if not each:
             continue
-        miou = _spread([100 * one["miou"] for one in each])
+        miou = spread([100 * one["miou"] for one in each])
         for score in each[0]["scores"] or [""]:
-            values = [
-                [100 * one["scores"][score][key] for one in each] for key in ("auroc", "ap", "fpr95") if score
-            ]
+            values = [[100 * one["scores"][score][key] for one in each] for key in MEASURES if score]
             label = f"{kind}, {name}: {score}" if score else f"{kind}, {name}"
-            yield [label, str(len(each)), miou, *(map(_spread, values) if values else [""] * 3)]
-
-
-def _spread(values: list[float], digits: int = 1) -> str:
-    deviation = f" ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else ""
-    return f"{statistics.mean(values):.{digits}f}{deviation}"
+            yield [label, str(len(each)), miou, *(map(spread, values) if values else [""] * 3)]
 
 
 def print_table(table: str) -> None:
     """Mean and standard deviation over seeds."""
-    heads = HEADS[table]
-    print(f"| {' | '.join(heads)} |\n{'|---' * len(heads)}|")
-    for cells in rows(table):
-        print(f"| {' | '.join(cells)} |")
+    print_rows(HEADS[table], rows(table))
 
 
 def main() -> None:

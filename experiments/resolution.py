@@ -1,0 +1,102 @@
+"""At which size to look: labels and hidden classes at four shorter sides, for the default and its twin.
+
+    python experiments/resolution.py run --camvid DIR --weights FILE --models FOLDER [--seeds 0 1]
+    python experiments/resolution.py table         from the files there are
+
+``FOLDER`` holds the models that `camvid.py choices --models FOLDER` has trained, on crops of images at a
+scale of 0.5 to 2. They are judged on the drive that was not trained on. At each side the model is calibrated
+anew on CamVid val; the density beside the head is that of the images as they are, 360 pixels.
+"""
+
+import argparse
+import json
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from camvid import CHOICES, COMMON, HELD_OUT, split_by_drive
+from gmmseg import run
+from gmmseg.atomic import write_bytes
+from gmmseg.config import Config, load_config
+from gmmseg.inference import Predictor, calibrate
+from gmmseg.models import InferenceSettings, Segmenter
+from tables import MEASURES, figures, percent, print_rows
+
+RESULTS = Path(__file__).parent / "results" / "resolution"
+SIDES = (240, 360, 540, 720)
+SCORES = {"softmax": ["energy", "density", "fused"], "gmm_default": ["nll", "density", "fused"]}
+
+
+def run_one(variant: str, seed: int, arguments: argparse.Namespace) -> None:
+    """Judge one model at every side; leaves VARIANT_SEED.json."""
+    target = RESULTS / f"{variant}_{seed}.json"
+    if target.is_file():
+        return
+    places = [f"data.root={arguments.drives}", f"model.weights={arguments.weights}"]
+    config = load_config("camvid", [*places, *COMMON, HELD_OUT, f"train.seed={seed}", *CHOICES[variant]])
+    model = run.open_model(arguments.models / f"choices_{variant}_{seed}")
+    model, _ = run.fit_density(model, run.training_data(config.data))
+    found = {}
+    for side in SIDES:
+        print(f"{variant}, seed {seed}: shorter side {side}", flush=True)
+        found[str(side)] = judged(model, side, config, arguments.camvid, SCORES[variant])
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    write_bytes(target, (json.dumps({"seed": seed, "sides": found}, indent=1) + "\n").encode())
+
+
+def judged(model: Segmenter, side: int, config: Config, camvid: Path, scores: list[str]) -> dict[str, Any]:
+    """mIoU of the known classes and what each score finds of the hidden ones, images at a shorter side."""
+    model.inference = InferenceSettings(short_side=side)
+    val = run.validation_data(replace(config.data, root=str(camvid)))
+    known, hidden = run.validation_data(config.data), run.hidden_data(config.data, "val")
+    assert val is not None
+    model.calibration = calibrate(Predictor(model), val)
+    return figures(run.evaluate(model, "model", [known, hidden], run.Judging(scores)))
+
+
+def rows() -> Iterator[list[str]]:
+    """The cells of the table: each head at each side, each score."""
+    for variant, scores in SCORES.items():
+        found = [
+            json.loads(file.read_text())["sides"] for file in sorted(RESULTS.glob(f"{variant}_[0-9].json"))
+        ]
+        for side in map(str, SIDES if found else ()):
+            for score in scores:
+                cells = [percent(each[side]["scores"][score][key] for each in found) for key in MEASURES]
+                miou = percent(each[side]["miou"] for each in found)
+                yield [f"{variant}, {side}: {score}", str(len(found)), miou, *cells]
+
+
+def print_table() -> None:
+    """Mean and standard deviation over seeds, in percent."""
+    print_rows(["variant, shorter side: score", "seeds", "mIoU", "AUROC", "AP", "FPR95"], rows())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("what", choices=["run", "table"])
+    parser.add_argument("--camvid", type=Path)
+    parser.add_argument("--weights", type=Path, help="tf_efficientnet_lite0 weights (.safetensors)")
+    parser.add_argument("--models", type=Path, help="folder of the models of camvid.py choices")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1])
+    arguments = parser.parse_args()
+    if arguments.what == "run":
+        if arguments.camvid is None or arguments.weights is None or arguments.models is None:
+            parser.error("--camvid, --weights and --models are needed")
+        torch.set_num_threads(1)
+        with tempfile.TemporaryDirectory() as place:
+            arguments.drives = split_by_drive(arguments.camvid, Path(place))
+            for seed in arguments.seeds:
+                for variant in SCORES:
+                    run_one(variant, seed, arguments)
+    print_table()
+
+
+if __name__ == "__main__":
+    main()
