@@ -1,5 +1,6 @@
 """The parts of a run, built from its configuration: data, network, EM, loader, trainer."""
 
+import copy
 import os
 from pathlib import Path
 
@@ -78,6 +79,7 @@ def make_trainer(
     em = make_em(segmenter, config)
     network: nn.Module = segmenter if crops is None else OnCachedMaps(segmenter, crops)
     if teacher is not None:
+        teacher = copy.deepcopy(teacher)  # which is frozen: the one given stays as it is
         network = Taught(network, teacher if crops is None else OnCachedMaps(teacher, crops))
     return Trainer(
         segmenter,
