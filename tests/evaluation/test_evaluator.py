@@ -21,8 +21,10 @@ from gmmseg.evaluation.scores import (
     StandardisedMaxLogit,
 )
 from gmmseg.inference import Predictor, windows
+from gmmseg.inference.image_losses import large_components
 from gmmseg.inference.predictor import at_short_side
 from gmmseg.inference.windows import forward
+from gmmseg.labels import IGNORE
 from gmmseg.models import Calibration
 from gmmseg.models.calibration_file import PROMISED, Threshold
 from gmmseg.models.false_alarms import FalseAlarms
@@ -78,6 +80,37 @@ def test_what_the_threshold_flags_is_reported_with_its_promise(predictor, steps)
     assert "recall" not in known
     assert "at_threshold" not in other, "a threshold is one of its own score"
     assert "at_threshold" not in evaluate_closed_set(predictor, SCENES)
+
+
+def test_regions_of_an_image_are_looked_for_once(predictor, monkeypatch):
+    """Both the rates of the set and the ranking of its images are of the same flagged pixels."""
+    areas = []
+
+    def counted(region, min_area):
+        areas.append(min_area)
+        return large_components(region, min_area)
+
+    monkeypatch.setattr("gmmseg.evaluation.alarms.large_components", counted)
+    scores = [predictor.predict(STRANGE[index].image).anomaly for index in range(5)]
+    value = float(torch.stack(scores).quantile(0.9))
+    asked = FalseAlarms(0.1, per="image", min_area=6)
+    found = {PROMISED: Threshold(value, false_alarms=asked, images=9)}
+    weights = digest(predictor.segmenter)
+    monkeypatch.setattr(
+        predictor.segmenter, "calibration", Calibration(weights, found, 1.0, None, None, None)
+    )
+    entry = evaluate_anomaly(predictor, STRANGE, [MSP()])
+    assert areas == [6] * 5
+    kept = [
+        large_components((map_ > value).numpy() & (STRANGE[index].labels != IGNORE).numpy(), 6)
+        for index, map_ in enumerate(scores)
+    ]
+    hits = [float((each & (STRANGE[i].labels == 1).numpy()).sum()) for i, each in enumerate(kept)]
+    unknown = [float((STRANGE[index].labels == 1).sum()) for index in range(5)]
+    assert entry["at_threshold"]["recall"] == pytest.approx(sum(hits) / sum(unknown))
+    for image in entry["images_ranked"]["worst"]:
+        place = image["index"]
+        assert image["missed"] == pytest.approx(1 - hits[place] / unknown[place], nan_ok=True)
 
 
 def test_a_temperature_changes_the_calibration_error_alone_and_the_old_one_is_reported(predictor):

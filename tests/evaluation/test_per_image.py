@@ -83,9 +83,10 @@ def test_the_worst_have_most_wrong_pixels_and_the_strangest_the_highest_scores()
 def test_of_an_anomaly_set_misses_and_false_alarms_are_counted_by_hand():
     mask = torch.tensor([[1, 1, 0, 0], [0, 0, 0, IGNORE]], dtype=torch.uint8)
     scores = torch.tensor([[9.0, 1.0, 9.0, 9.0], [0.0, 0.0, 0.0, 9.0]])
-    seen = StrangeImages(5.0)
-    seen.update(0, "mixed", scores, mask)
-    seen.update(1, "calm", torch.zeros(2, 4), torch.zeros(2, 4, dtype=torch.uint8))
+    flagged = np.array([[1, 0, 1, 1], [0, 0, 0, 0]], dtype=bool)
+    seen = StrangeImages()
+    seen.update(0, "mixed", scores, mask, flagged)
+    seen.update(1, "calm", torch.zeros(2, 4), torch.zeros(2, 4, dtype=torch.uint8), np.zeros((2, 4), bool))
     ranked = seen.ranked()
     assert ranked["worst"][0] == {
         "image": "mixed",
@@ -96,6 +97,3 @@ def test_of_an_anomaly_set_misses_and_false_alarms_are_counted_by_hand():
         "strangeness": 9.0,
     }
     assert np.isnan(ranked["worst"][1]["missed"]), "nothing is unknown there"
-    regions = StrangeImages(5.0, min_area=2)
-    regions.update(0, "mixed", scores, mask)
-    assert regions.ranked()["worst"][0]["missed"] == 1.0, "the unknown pixel alone is too small"

@@ -5,7 +5,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gmmseg.evaluation.pooled import PooledMetric, as_array
-from gmmseg.inference.image_losses import large_components
+from gmmseg.inference.image_losses import Region, large_components
 from gmmseg.labels import IGNORE
 
 
@@ -30,14 +30,18 @@ class AlarmRates(PooledMetric):
         for name in ("images", "normal_images", "alarms", "anomalous", "found"):
             self.add_state(name, torch.zeros((), dtype=torch.int64), "sum")
 
-    def update(self, scores: Tensor | NDArray, labels: Tensor | NDArray, *, anomaly_set: bool) -> None:
-        """Scores and labels (h w) of one image; of an anomaly set 1 is unknown, else all but IGNORE is known.
+    def flagged(self, scores: Tensor | NDArray, labels: Tensor | NDArray) -> Region:
+        """Which pixels (h w) of one image the threshold flags, by its scores and labels (h w)."""
+        judged = as_array(labels) != IGNORE
+        return large_components(judged & (as_array(scores) > self.threshold), self.min_area)
+
+    def update(self, flagged: Region, labels: Tensor | NDArray, *, anomaly_set: bool) -> None:
+        """What is `flagged` in one image and its labels (h w); 1 is unknown in an anomaly set, else known.
 
         Images without a known pixel count only for what is unknown in them.
         """
         judged = as_array(labels) != IGNORE
         unknown = (as_array(labels) == 1) & anomaly_set
-        flagged = large_components(judged & (as_array(scores) > self.threshold), self.min_area)
         known = judged & ~unknown
         self.anomalous += int(unknown.sum())
         self.found += int((flagged & unknown).sum())

@@ -55,7 +55,7 @@ def evaluate_closed_set(
         if as_trained is not None:
             as_trained.update((temperature * maps.logits).softmax(1), labels, source=sample.name)
         if alarms is not None:
-            alarms.update(maps.anomaly[0], sample.labels, anomaly_set=False)
+            alarms.update(alarms.flagged(maps.anomaly[0], sample.labels), sample.labels, anomaly_set=False)
         if images is not None:
             images.update(index, sample.name, predicted[0], labels[0], maps.anomaly[0])
     if images is not None:
@@ -107,25 +107,25 @@ def evaluate_anomaly(
     names += [f"{name}+{'+'.join(type(step).__name__ for step in steps)}" for name in names if steps]
     found = {name: AnomalyCurve(per_image=intervals) for name in names}
     alarms = _alarm_rates(predictor)
-    images = None if alarms is None else StrangeImages(alarms.threshold, alarms.min_area)
+    images = StrangeImages()
     readings: list[Reading] = [*scores]
     if alarms is not None:
         readings.append(predictor.anomaly_reading)
     with _Counting(found) as counting:
         for sample, index in _numbered(dataset, progress):
             maps = _scored(predictor, sample, readings, len(scores), steps)
-            if alarms is not None and images is not None:
-                alarms.update(maps[-1], sample.labels, anomaly_set=True)
-                images.update(index, sample.name, maps[-1], sample.labels)
+            if alarms is not None:
+                flagged = alarms.flagged(maps[-1], sample.labels)
+                alarms.update(flagged, sample.labels, anomaly_set=True)
+                images.update(index, sample.name, maps[-1], sample.labels, flagged)
             counting.start(dict(zip(names, maps)), sample)
     parts = _components(predictor, dataset, scores, found, components, progress) if components else {}
-    return {**anomaly_entry(found, parts), **_at_threshold(predictor, alarms), **_ranked(images)}
+    ranked = {} if alarms is None else _ranked(images)
+    return {**anomaly_entry(found, parts), **_at_threshold(predictor, alarms), **ranked}
 
 
-def _ranked(images: StrangeImages | None) -> JSON:
+def _ranked(images: StrangeImages) -> JSON:
     """The part of an entry that names the worst and the strangest images of all processes."""
-    if images is None:
-        return {}
     images.table.merge_processes()
     return {"images_ranked": images.ranked()}
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from gmmseg import distributed
 from gmmseg.evaluation.pooled import as_array
-from gmmseg.inference.image_losses import large_components
+from gmmseg.inference.image_losses import Region
 from gmmseg.json_tree import JSON
 from gmmseg.labels import IGNORE
 
@@ -114,17 +114,15 @@ class KnownImages:
 
 
 class StrangeImages:
-    """Images of an anomaly set: what a threshold finds and flags in each, in regions of ``min_area``."""
+    """Images of an anomaly set: what a threshold finds and flags in each."""
 
-    def __init__(self, threshold: float, min_area: int = 1) -> None:
-        self.threshold, self.min_area = threshold, min_area
+    def __init__(self) -> None:
         self.table = ImageTable(5)
 
-    def update(self, index: int, name: str, scores: Tensor, mask: Tensor) -> None:
-        """The model's anomaly map and the mask (0, 1, IGNORE) of one image, (h w) each."""
+    def update(self, index: int, name: str, scores: Tensor, mask: Tensor, flagged: Region) -> None:
+        """The model's anomaly map, the mask (0, 1, IGNORE) of one image and what is flagged, (h w) each."""
         marks = as_array(mask)
         judged, unknown = marks != IGNORE, marks == 1
-        flagged = large_components(judged & (as_array(scores) > self.threshold), self.min_area)
         counts = (unknown, unknown & flagged, judged & ~unknown, flagged & ~unknown)
         row = [strangeness(scores), *(float(each.sum()) for each in counts)]
         self.table.add(index, name, torch.tensor(row, dtype=torch.float64))
