@@ -65,8 +65,7 @@ def predict(
     from gmmseg.inference import Work, predict_files
     from gmmseg.models import InferenceSettings
 
-    if threshold is not None and not math.isfinite(threshold):
-        raise ValueError(f"--threshold is a finite number, got {threshold}")
+    _refuse_faults(inputs, out, threshold)
     state = run.join_processes()
     place = state.device if device is None else run.device_named(device)
     view = InferenceSettings(short_side, window, stride)
@@ -77,6 +76,15 @@ def predict(
         work = Work(threshold, batch_size, every, raw)
         summary = predict_files(predictor, inputs, out, work, objects=collected, progress=bar)
     _tell_summary(summary, state.is_main_process)
+
+
+def _refuse_faults(inputs: list[Path], out: Path, threshold: float | None) -> None:
+    """What can be refused before the model is loaded, which may take a while."""
+    from gmmseg.inference.inputs import check_inputs
+
+    if threshold is not None and not math.isfinite(threshold):
+        raise ValueError(f"--threshold is a finite number, got {threshold}")
+    check_inputs(inputs, out)
 
 
 def _tell_threshold(model: str, meaning: "Meaning", is_main_process: bool) -> None:

@@ -1,8 +1,12 @@
 """What tests of runs share."""
 
+import sys
+
 import numpy as np
 import pytest
 from PIL import Image
+
+from gmmseg import cli
 
 
 @pytest.fixture(scope="module")
@@ -22,3 +26,21 @@ def root(tmp_path_factory):
             Image.fromarray(image).save(root / "images" / split / f"{index}.png")
             Image.fromarray(labels).save(root / "labels" / split / f"{index}.png")
     return root
+
+
+@pytest.fixture
+def gmmseg_command(monkeypatch, capsys):
+    """`gmmseg WORDS` in this process: the exit code, what it prints and what it remarks."""
+
+    def command(*words):
+        monkeypatch.setattr(sys, "argv", ["gmmseg", *map(str, words)])
+        capsys.readouterr()
+        try:
+            cli.main()
+            code = 0
+        except SystemExit as left:
+            code = left.code or 0
+        said = capsys.readouterr()
+        return code, said.out, said.err
+
+    return command

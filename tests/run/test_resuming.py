@@ -3,13 +3,11 @@
 import os
 import shlex
 import signal
-import sys
 
 import pytest
 import torch
 
 import gmmseg
-from gmmseg import cli
 from gmmseg.config import load_config
 from gmmseg.data.scenes import Scenes
 from gmmseg.run.resuming import check_resumable, describe_run
@@ -24,27 +22,20 @@ SETTINGS = (
 
 
 @pytest.fixture
-def gmmseg_command(monkeypatch, capsys):
+def said_by(gmmseg_command):
     """`gmmseg WORDS` in this process: the exit code and everything it says."""
 
     def command(*words):
-        monkeypatch.setattr(sys, "argv", ["gmmseg", *map(str, words)])
-        capsys.readouterr()
-        try:
-            cli.main()
-            code = 0
-        except SystemExit as left:
-            code = left.code or 0
-        said = capsys.readouterr()
-        return code, said.out + said.err
+        code, out, err = gmmseg_command(*words)
+        return code, out + err
 
     return command
 
 
 @pytest.fixture
-def train(gmmseg_command, root):
+def train(said_by, root):
     """`gmmseg train` on the small folder, with these words on top."""
-    return lambda *words: gmmseg_command("train", "folder", f"data.root={root}", *SETTINGS, "--cpu", *words)
+    return lambda *words: said_by("train", "folder", f"data.root={root}", *SETTINGS, "--cpu", *words)
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +72,7 @@ def go_on(said):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_stopped_run_says_how_to_go_on_and_the_command_arrives_at_the_same_weights(
-    train, gmmseg_command, stop_at, tmp_path, monkeypatch, number
+    train, said_by, stop_at, tmp_path, monkeypatch, number
 ):
     assert train("--out", tmp_path / "whole")[0] == 0
     with monkeypatch.context() as patch:
@@ -90,7 +81,7 @@ def test_a_stopped_run_says_how_to_go_on_and_the_command_arrives_at_the_same_wei
     assert code == 130
     assert "stopped at step 3, the state is in" in said
     assert "step_00000003.pt" in said
-    code, said = gmmseg_command(*go_on(said))
+    code, said = said_by(*go_on(said))
     assert code == 0, said
     assert weights(tmp_path / "a run") == weights(tmp_path / "whole")
     logs = [(tmp_path / name / "log.jsonl").read_text().count("\n") for name in ("a run", "whole")]
@@ -136,7 +127,7 @@ def test_what_cannot_change_is_refused_in_a_few_words_and_nothing_is_written(
     assert content(tmp_path) == before
 
 
-def test_a_broken_newest_checkpoint_is_named_and_the_command_offered_works(train, gmmseg_command, tmp_path):
+def test_a_broken_newest_checkpoint_is_named_and_the_command_offered_works(train, said_by, tmp_path):
     train("--out", tmp_path / "whole")
     train("--out", tmp_path / "run")
     newest = list_checkpoints(tmp_path / "run" / "checkpoints")[0]
@@ -148,7 +139,7 @@ def test_a_broken_newest_checkpoint_is_named_and_the_command_offered_works(train
     assert code == 1
     assert f"{newest}: damaged" in said
     assert content(tmp_path / "run") == before
-    code, said = gmmseg_command(*go_on(said))
+    code, said = said_by(*go_on(said))
     assert code == 0, said
     assert f"set aside as {newest}.unused" in said
     assert weights(tmp_path / "run") == weights(tmp_path / "whole")

@@ -2,12 +2,10 @@
 
 import json
 import shlex
-import sys
 
 import pytest
 import torch
 
-from gmmseg import cli
 from gmmseg.config import load_config
 from gmmseg.run import train
 from gmmseg.run.building import CLASS_IOU
@@ -18,24 +16,6 @@ SETTINGS = (
     "train.batch_size=2", "train.backbone_multiplier=1", "train.warmup_steps=2", "train.validate_every=2",
     "train.save_every=2", "train.log_every=1",
 )  # fmt: skip
-
-
-@pytest.fixture
-def gmmseg_command(monkeypatch, capsys):
-    """`gmmseg WORDS` in this process: the exit code, what it prints and what it remarks."""
-
-    def command(*words):
-        monkeypatch.setattr(sys, "argv", ["gmmseg", *map(str, words)])
-        capsys.readouterr()
-        try:
-            cli.main()
-            code = 0
-        except SystemExit as left:
-            code = left.code or 0
-        said = capsys.readouterr()
-        return code, said.out, said.err
-
-    return command
 
 
 @pytest.fixture
@@ -141,3 +121,9 @@ def test_a_resumed_run_keeps_the_settings_it_was_started_with(
     code, _, err = gmmseg_command(*words, "--resume", f"machine={other}")
     assert code == 1
     assert "settings that cannot change on the way: train.batch_size" in err
+
+
+def test_predict_names_a_missing_image_before_it_looks_for_the_model(tmp_path, gmmseg_command):
+    code, _, err = gmmseg_command("predict", tmp_path / "nowhere.jpg", "--model", tmp_path / "no model")
+    assert code == 1
+    assert "nowhere.jpg: no such file or folder" in err

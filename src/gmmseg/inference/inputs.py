@@ -2,7 +2,7 @@
 
 import os
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,8 +45,7 @@ def find_inputs(paths: Iterable[str | os.PathLike], out_dir: Path | None = None)
     named explicitly is taken whatever its suffix. Links are followed; a folder is looked through once.
     """
     given = [Path(path) for path in paths]
-    for path in given:
-        _check(path, out_dir)
+    check_inputs(given, out_dir)
     taken: set[str] = set()
     named = [
         (path, _unique(name, taken))
@@ -55,6 +54,17 @@ def find_inputs(paths: Iterable[str | os.PathLike], out_dir: Path | None = None)
     ]
     outputs = _outputs([name for _, name in named])
     return [Input(path, name, output) for (path, name), output in zip(named, outputs)]
+
+
+def check_inputs(given: Sequence[Path], out_dir: Path | None = None) -> None:
+    """Refuse paths that are not there, and an ``out_dir`` that is one of them; no folder is gone through."""
+    for path in given:
+        if not path.exists():
+            raise FileNotFoundError(f"{path}: no such file or folder")
+        if out_dir is not None and path.is_dir() and _same(path, out_dir):
+            raise ValueError(
+                f"{out_dir}: predictions would be written among the images; choose another output folder"
+            )
 
 
 def images_in(folder: Path) -> list[Input]:
@@ -83,15 +93,6 @@ def _outputs(names: list[str]) -> list[str]:
 
 def _is_video(name: str) -> bool:
     return Path(name).suffix.lower() in VIDEO_SUFFIXES
-
-
-def _check(path: Path, out_dir: Path | None) -> None:
-    if not path.exists():
-        raise FileNotFoundError(f"{path}: no such file or folder")
-    if out_dir is not None and path.is_dir() and _same(path, out_dir):
-        raise ValueError(
-            f"{out_dir}: predictions would be written among the images; choose another output folder"
-        )
 
 
 def _same(first: Path, second: Path) -> bool:
