@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import re
 import subprocess
 import sys
 from collections import namedtuple
@@ -109,6 +110,10 @@ def make_segmenter(head="default", features=SmallFeatures):
     segmenter = zoo.assemble(features(), 10, head_settings(head))
     freeze_backbone(segmenter)
     return segmenter
+
+
+def no_space(*arguments):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 EXACT = {"precision": "float32", "label_stride": 1}
@@ -286,6 +291,19 @@ def test_the_file_is_used_again_for_the_same_and_made_anew_for_anything_else(tmp
     assert "caching" in said[4]
 
 
+@pytest.mark.parametrize("where", [0, 700, -1])
+def test_a_file_of_the_right_size_with_a_flipped_bit_is_made_anew(tmp_path, where):
+    crops, segmenter, said = make_crops(tmp_path), make_segmenter(), []
+    crops.make(segmenter)
+    whole = (tmp_path / CROPS_FILE).read_bytes()
+    damaged = bytearray(whole)
+    damaged[where] ^= 1
+    (tmp_path / CROPS_FILE).write_bytes(damaged)
+    make_crops(tmp_path).make(segmenter, say=said.append)
+    assert "caching" in said[0]
+    assert (tmp_path / CROPS_FILE).read_bytes() == whole
+
+
 def test_removal_leaves_nothing_and_foreign_files_alone(tmp_path):
     make_crops(tmp_path / "crops").make(make_segmenter())
     assert sorted(path.name for path in (tmp_path / "crops").iterdir()) == [CROPS_FILE, ABOUT_FILE]
@@ -330,12 +348,20 @@ def test_a_disk_without_room_is_refused_before_anything_is_written(tmp_path, mon
     assert not (tmp_path / "crops").exists()
 
 
-def test_a_disk_that_fills_up_leaves_nothing_behind(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("number", "what"),
+    [
+        (errno.ENOSPC, "the disk is full"),
+        (errno.EDQUOT, "quota is used up"),
+        (errno.EFBIG, "may not be that large"),
+    ],
+)
+def test_a_disk_that_fills_up_leaves_nothing_behind(tmp_path, monkeypatch, number, what):
     def full(handle):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(cached_crops.os, "fsync", full)
-    with pytest.raises(NoRoomForCrops, match=r"needs [\d,]+ bytes.*the disk is full.*lower"):
+    with pytest.raises(NoRoomForCrops, match=rf"needs [\d,]+ bytes.*{what}.*lower"):
         make_crops(tmp_path / "crops").make(make_segmenter())
     assert not (tmp_path / "crops").exists()
 
@@ -394,11 +420,15 @@ torch.save(trainer.segmenter.state_dict(), out / f"rank{accelerator.process_inde
 crops = case.make_crops(out / "refused")
 if accelerator.process_index == 1:
     crops._records = lambda maps, batch: 1 / 0  # the second process fails, the first must not wait for it
+full = case.make_crops(out / "refused")
+if accelerator.process_index == 1:
+    full._records = case.no_space
 if accelerator.num_processes > 1:
-    try:
-        crops.make(trainer.segmenter)
-    except (ZeroDivisionError, OSError) as error:
-        (out / f"error{accelerator.process_index}").write_text(str(error))
+    for number, failing in enumerate((crops, full)):
+        try:
+            failing.make(trainer.segmenter)
+        except (ZeroDivisionError, OSError) as error:
+            (out / f"error{number}{accelerator.process_index}").write_text(str(error))
 accelerator.end_training()
 """
 
@@ -435,6 +465,9 @@ def test_two_processes_train_on_crops_as_one_does(processes):
 
 
 def test_a_process_that_fails_stops_all_and_nothing_is_left(processes):
-    assert "another process" in (processes[2] / "error0").read_text()
-    assert "division" in (processes[2] / "error1").read_text()
+    assert "another process" in (processes[2] / "error00").read_text()
+    assert "division" in (processes[2] / "error01").read_text()
+    first, second = ((processes[2] / f"error1{rank}").read_text() for rank in (0, 1))
+    assert first == second
+    assert re.search(r"needs [\d,]+ bytes.*the disk is full", first)
     assert not (processes[2] / "refused").exists()

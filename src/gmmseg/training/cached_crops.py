@@ -11,6 +11,7 @@ import json
 import math
 import os
 import shutil
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
@@ -35,6 +36,11 @@ FOLDER = "crops"
 """Where a run folder has its crops."""
 CROPS_FILE, ABOUT_FILE = "crops.bin", "crops.json"
 _TEMPORARY = f"{LEFTOVER_PREFIX}{CROPS_FILE}"
+_NO_ROOM = {
+    errno.ENOSPC: "the disk is full",
+    errno.EDQUOT: "your quota is used up",
+    errno.EFBIG: "files may not be that large here",
+}
 _BLOCK = 8  # crops that go through the backbone together, the same ones however many processes there are
 
 Autocast = Callable[[], AbstractContextManager[object]]
@@ -60,8 +66,8 @@ class Crops(Protocol):
 class CropLayout:
     """How maps of these ``shapes`` (c h w) and the labels of a crop of ``size`` (H, W) become one record.
 
-    A record holds the maps one after the other, each with its channels last, and the labels as bytes, those
-    at every ``label_stride``-th pixel in both directions.
+    A record holds the maps one after the other, each with its channels last, the labels as bytes, those at
+    every ``label_stride``-th pixel in both directions, and a checksum of both.
     """
 
     shapes: tuple[tuple[int, int, int], ...]
@@ -80,7 +86,8 @@ class CropLayout:
         """The type of one record."""
         values = sum(math.prod(shape) for shape in self.shapes)
         number = np.dtype(self.precision).newbyteorder("<")
-        return np.dtype([("maps", number, (values,)), ("labels", np.uint8, self.label_size)])
+        parts = [("maps", number, (values,)), ("labels", np.uint8, self.label_size), ("checksum", "<u4")]
+        return np.dtype(parts)
 
     def pack(self, maps: Sequence[Tensor]) -> Tensor:
         """Maps, each (b c h w) -> rows (b n) in the layout's precision, on the CPU."""
@@ -207,12 +214,20 @@ class CachedCrops(Dataset[CachedCrop]):
         return json.loads(json.dumps(about))
 
     def _holds(self, about: dict[str, object]) -> bool:
-        """Whether the folder has a whole file that was made with the same."""
+        """Whether the folder has a whole file that was made with the same, and is as it was written."""
         try:
             known = json.loads((self.folder / ABOUT_FILE).read_text(encoding="utf-8"))
-            return known == about and (self.folder / CROPS_FILE).stat().st_size == self._bytes
+            whole = (self.folder / CROPS_FILE).stat().st_size == self._bytes
+            return known == about and whole and self._undamaged()
         except (OSError, ValueError):
             return False
+
+    def _undamaged(self) -> bool:
+        """Whether every record has the checksum of what it holds; read once, before all of them are used."""
+        kind = self.layout.record
+        with (self.folder / CROPS_FILE).open("rb") as file:
+            records = iter(lambda: file.read(kind.itemsize), b"")
+            return all(_checksum(data) == np.frombuffer(data, kind)["checksum"][0] for data in records)
 
     @contextmanager
     def _temporary(self, about: dict[str, object]) -> Iterator[Path]:
@@ -239,8 +254,8 @@ class CachedCrops(Dataset[CachedCrop]):
         if distributed.rank() == 0:
             path.unlink(missing_ok=True)
             remove_crops(self.folder)
-        if isinstance(failed, OSError) and failed.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise NoRoomForCrops(self._no_room("the disk is full")) from failed
+        if isinstance(failed, OSError) and failed.errno in _NO_ROOM:
+            raise NoRoomForCrops(self._no_room(_NO_ROOM[failed.errno])) from failed
         raise failed
 
     def _reserve(self, path: Path) -> None:
@@ -294,6 +309,8 @@ class CachedCrops(Dataset[CachedCrop]):
         records = np.empty(len(rows), self.layout.record)
         records["maps"] = rows.numpy()
         records["labels"] = shrink_labels(batch.labels, self.layout.label_size).numpy()
+        for record in records:
+            record["checksum"] = _checksum(record.tobytes())
         return records.tobytes()
 
 
@@ -357,6 +374,11 @@ def _digest(segmenter: Segmenter) -> str:
     return digest.hexdigest()
 
 
+def _checksum(record: bytes) -> int:
+    """Of a record without its last field, which holds it."""
+    return zlib.crc32(record[:-4])
+
+
 @contextmanager
 def _agreed() -> Iterator[None]:
     """Every process raises where one of them has: none is left to wait for the others."""
@@ -365,5 +387,12 @@ def _agreed() -> Iterator[None]:
         yield
     except Exception as error:
         failed = error
-    if distributed.any_process(failed is not None):
-        raise failed or OSError("another process could not write its cached crops")
+    fault = None if failed is None else (failed.errno if isinstance(failed, OSError) else None, str(failed))
+    faults = [each for each in distributed.gather_objects(fault) if each is not None]
+    if failed is not None:
+        raise failed
+    if faults:
+        number, text = faults[0]
+        other = OSError(f"another process could not write its cached crops: {text}")
+        other.errno = number  # so that all say the same of a full disk
+        raise other
