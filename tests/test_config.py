@@ -265,3 +265,9 @@ def test_the_folder_recipe_for_a_cpu_trains_what_it_can_in_minutes():
     assert (config.model.weights, config.train.backbone_multiplier) == ("pretrained", 0)
     assert config.train.cached_crops > 0
     assert config.train.steps < load_config("folder").train.steps
+
+
+def test_a_run_folder_in_the_place_of_a_configuration_gets_the_command_that_resumes_it(tmp_path):
+    (tmp_path / "config.yaml").write_text("name: scenes\n")
+    with pytest.raises(ConfigError, match=rf"run folder.*{tmp_path}/config\.yaml --out {tmp_path} --resume"):
+        load_config(str(tmp_path))

@@ -19,7 +19,7 @@ from PIL import Image
 from torch.distributed.run import get_args_parser
 
 import gmmseg
-from gmmseg import cli, run
+from gmmseg import cli, distributed, run
 from gmmseg.data import open_dataset
 
 ROOT = Path(__file__).parents[1]
@@ -138,3 +138,12 @@ def test_every_documented_launch_is_one_that_torchrun_and_the_command_line_know(
 def test_every_launch_in_the_docs_is_looked_at():
     assert len(documented()) == 8
     assert not any("accelerate launch -" in page.read_text(encoding="utf-8") for page in PAGES)
+
+
+def test_what_is_made_before_the_processes_meet_is_still_said_by_one(monkeypatch):
+    said = []
+    say = distributed.said_once(said.append)
+    say("alone")
+    monkeypatch.setattr(distributed, "rank", lambda: 1)
+    say("of the second process")
+    assert said == ["alone"]

@@ -211,6 +211,11 @@ def find_config(source: str | Path) -> Path:
             raise ConfigError(f"{path}: there is no such file")
         return path
     shipped = Path(str(SHIPPED)) / f"{source}.yaml"
+    if (path / "config.yaml").is_file():
+        raise ConfigError(
+            f"{path} is a run folder; to go on with the run: "
+            f"gmmseg train {path / 'config.yaml'} --out {path} --resume"
+        )
     if str(source) not in shipped_configs():
         raise ConfigError(
             f"{source}: neither a .yaml or .toml file nor a shipped configuration; there are: "

@@ -37,12 +37,16 @@ def shard(length: int) -> range:
 
 
 def said_once(say: Say | None) -> Say:
-    """``say`` on process 0; on the others, and where nobody listens, a function that says nothing."""
-    return say if say is not None and rank() == 0 else _say_nothing
+    """``say`` as process 0 alone says it; where nobody listens, a function that says nothing.
 
+    Each message asks which process this is: the processes may find each other after this was made.
+    """
 
-def _say_nothing(message: str) -> None:
-    """For `said_once`."""
+    def once(message: str) -> None:
+        if say is not None and rank() == 0:
+            say(message)
+
+    return once
 
 
 def sum_over_processes(values: Tensor) -> Tensor:

@@ -28,10 +28,13 @@ _pillow_limit = threading.Lock()
 
 
 class ImageError(ValueError):
-    """Something given as an image cannot be read as one; ``reason`` is the message without its name."""
+    """Something given as an image cannot be read as one.
 
-    def __init__(self, source: object, reason: str, *, kind: str = "image") -> None:
-        super().__init__(f"{source}: not a readable {kind}, {reason}")
+    ``reason`` is the message without its name, and without ``option``: what commands and Python can do.
+    """
+
+    def __init__(self, source: object, reason: str, *, kind: str = "image", option: str = "") -> None:
+        super().__init__(f"{source}: not a readable {kind}, {reason}{option}")
         self.reason = reason
 
 
@@ -118,9 +121,9 @@ def check_pixels(source: object, size: tuple[int, int], max_pixels: int, *, kind
     if pixels > max_pixels:
         raise ImageError(
             source,
-            f"its {width}x{height} = {pixels:,} pixels exceed the limit of {max_pixels:,}; "
-            f"make it smaller, or trust it: predict --max-pixels {pixels}, in Python max_pixels={pixels}",
+            f"its {width}x{height} = {pixels:,} pixels exceed the limit of {max_pixels:,}; make it smaller",
             kind=kind,
+            option=f", or trust it: predict --max-pixels {pixels}, in Python max_pixels={pixels}",
         )
 
 

@@ -73,7 +73,7 @@ def shown(update):
     [
         ("<b>words.txt", "&lt;b&gt;words.txt: not a readable image"),
         ("cut.png", "cut.png: not a readable image, broken or cut off"),
-        ("huge.png", "9000x9000 = 81,000,000 pixels exceed the limit"),
+        ("huge.png", "9000x9000 = 81,000,000 pixels exceed the limit of 67,108,864; make it smaller"),
         ("empty.jpg", "empty.jpg: not a readable image"),
         ("gone.png", "gone.png: "),
     ],
@@ -83,6 +83,7 @@ def test_what_is_no_image_becomes_a_message(live, files, name, words):
     assert session is None
     assert words in said
     assert 'role="alert"' in said
+    assert "predict" not in said, "a page has no options of a command"
     assert str(files) not in said, "where the server keeps files is nobody's business"
 
 
