@@ -198,11 +198,6 @@ def test_what_cannot_be_exported_is_refused_before_the_work_begins(tmp_path):
     tapped = gmmseg.convert(network, classifier="1", preset="softmax")
     with pytest.raises(ExportError, match="taken apart at a layer"):
         refuse_unsupported(tapped)
-    pooling = tiny()
-    pooling.features.add_module("pyramid", torch.nn.AdaptiveAvgPool2d(3))
-    with pytest.raises(ExportError, match="pyramid averages a map of any size to a fixed number of cells"):
-        export(pooling, tmp_path / "model.onnx")
-    refuse_unsupported(pooling, "torch")
     assert not list(tmp_path.iterdir())
 
 
@@ -253,6 +248,49 @@ def test_swin_windows_have_a_smallest_side():
     segmenter.features.add_module("swin", Swin())
     assert smallest_side(segmenter) == 256
     assert min(example_images(segmenter, 256).shape[-2:]) > 256
+
+
+def small_timm(name):
+    """A segmenter over a timm backbone that looks trained."""
+    torch.manual_seed(0)
+    segmenter = gmmseg.build(f"timm:{name}", num_classes=3).eval()
+    segmenter.mixture.variances.uniform_(0.05, 0.2)
+    return segmenter
+
+
+def small_upernet():
+    """A UPerNet over the smallest Swin, whose pyramid averages to 1, 2, 3 and 6 cells a side."""
+    from gmmseg.models.heads import HeadSettings
+    from gmmseg.models.huggingface import swin_config, swin_upernet
+    from gmmseg.models.zoo import assemble
+
+    torch.manual_seed(0)
+    features = swin_upernet(swin_config(8, [1, 1, 1, 2], [1, 1, 2, 2], 2), None, channels=16)
+    segmenter = assemble(features, 3, HeadSettings()).eval()
+    segmenter.mixture.variances.uniform_(0.05, 0.2)
+    return segmenter
+
+
+@pytest.mark.parametrize("format", ["onnx", pytest.param("openvino", marks=pytest.mark.slow)])
+def test_pooling_to_cells_and_odd_sides_of_a_swin_are_exported(tmp_path, format):
+    if format == "openvino":
+        pytest.importorskip("openvino")
+    segmenter, path = small_upernet(), tmp_path / f"model{FORMATS[format].suffix}"
+    report = export(segmenter, path, format=format)
+    assert report.labels_identical > 0.999
+    exported = open_exported(path, threads=1)
+    for size in ((100, 108), (132, 140), (101, 197)):
+        agrees(segmenter, exported, size)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("make", [small_upernet, lambda: small_timm("tf_mobilenetv3_small_minimal_100")])
+def test_torch_files_hold_pooling_to_cells_and_the_padding_of_tf_networks(tmp_path, make):
+    segmenter, path = make(), tmp_path / "model.pt2"
+    assert export(segmenter, path, format="torch").labels_identical == 1.0
+    exported = open_exported(path)
+    for size in ((100, 108), (132, 140), (101, 197)):
+        agrees(segmenter, exported, size)
 
 
 def test_openvino_says_what_the_predictor_says(with_density, tmp_path):

@@ -10,9 +10,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from gmmseg.inference.windows import REPEATED, SMALLEST_SIDE, anomaly_reading, next_multiple, upsample
+from gmmseg.inference.windows import (
+    REPEATED,
+    SMALLEST_SIDE,
+    anomaly_reading,
+    fitting,
+    next_multiple,
+    upsample,
+)
 from gmmseg.models import Segmenter
 from gmmseg.models.folding import folded
+from gmmseg.models.free_sizes import free_sizes_
 
 INPUTS = ("images", "threshold")
 OUTPUTS = ("labels", "confidence", "anomaly", "unknown")
@@ -32,7 +40,7 @@ class ExportGraph(nn.Module):
 
     def __init__(self, segmenter: Segmenter, sides: Sides, *, posterior: bool = False) -> None:
         super().__init__()
-        self.network = folded(segmenter)
+        self.network = free_sizes_(folded(segmenter))
         self.reading = anomaly_reading(segmenter)
         self.sides, self.posterior = sides, posterior
 
@@ -53,15 +61,32 @@ class ExportGraph(nn.Module):
 
 def traced_sides(height: int, width: int, stride: int) -> tuple[int, int]:
     """`windows.fitting` in tensors, which is what sizes are while torch records a graph."""
-    rows, columns = (torch.as_tensor(side).clamp_min(SMALLEST_SIDE) for side in (height, width))
-    grows = (-rows % stride + -columns % stride).clamp_max(1)
-    multiple = next_multiple(REPEATED, stride)
-    return rows + grows * (-rows % multiple), columns + grows * (-columns % multiple)  # type: ignore[return-value]
+    return _padded(torch.as_tensor(height), torch.as_tensor(width), stride)  # type: ignore[return-value]
 
 
 def symbolic_sides(height: int, width: int, stride: int) -> tuple[int, int]:
-    """`windows.fitting` in integers that may be symbols."""
-    rows, columns = torch.sym_max(height, SMALLEST_SIDE), torch.sym_max(width, SMALLEST_SIDE)
-    grows = torch.sym_min(-rows % stride + -columns % stride, 1)
+    """`windows.fitting` for sizes that may be symbols: the sides come back as new symbols times the stride.
+
+    As expressions of the image's sides they would grow from layer to layer, until torch.export needs minutes
+    to compare two of them. A new symbol has no value of its own, so it is told that of the example, which
+    decides branches as it does for a recorded graph.
+    """
+    rows, columns = (torch.scalar_tensor(side, dtype=torch.int64) for side in (height, width))
+    cells = [(side // stride).item() for side in _padded(rows, columns, stride)]
+    if isinstance(height, torch.SymInt) and isinstance(width, torch.SymInt):
+        example = fitting((height.node.hint, width.node.hint), stride)
+        for symbol, side in zip(cells, example):
+            assert isinstance(symbol, torch.SymInt)
+            symbol.node.shape_env.set_real_tensor_prop_unbacked_vals(symbol.node.expr, side // stride)
+    for count, side in zip(cells, (height, width)):
+        torch._check(count >= -(-SMALLEST_SIDE // stride))
+        torch._check(count * stride >= side)
+    return cells[0] * stride, cells[1] * stride  # type: ignore[return-value]
+
+
+def _padded(height: Tensor, width: Tensor, stride: int) -> tuple[Tensor, Tensor]:
+    """What `windows.fitting` does, without branches."""
+    rows, columns = (side.clamp_min(SMALLEST_SIDE) for side in (height, width))
+    grows = (-rows % stride + -columns % stride).clamp_max(1)
     multiple = next_multiple(REPEATED, stride)
     return rows + grows * (-rows % multiple), columns + grows * (-columns % multiple)

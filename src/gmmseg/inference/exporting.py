@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from gmmseg.inference.export_metadata import ExportedFileError, ExportMetadata, metadata_of
 from gmmseg.inference.onnx_format import OnnxModel, write_onnx
@@ -89,7 +89,7 @@ def export(
     agree is removed, and ExportError says where. What cannot be exported is refused before the work begins.
     """
     kind = _format(format, path)
-    refuse_unsupported(segmenter, format)
+    refuse_unsupported(segmenter)
     started = time.perf_counter()
     model = _on_cpu(segmenter)
     smallest = smallest_side(model)
@@ -142,8 +142,8 @@ def remove(path: Path) -> None:
         part.unlink(missing_ok=True)
 
 
-def refuse_unsupported(segmenter: Segmenter, format: str = "onnx") -> None:
-    """ExportError for what a format cannot hold, without trying."""
+def refuse_unsupported(segmenter: Segmenter) -> None:
+    """ExportError for what no format can hold, without trying."""
     if not segmenter.is_fitted:
         raise ExportError(UNFITTED)
     if isinstance(segmenter.features, TappedFeatures):
@@ -153,18 +153,6 @@ def refuse_unsupported(segmenter: Segmenter, format: str = "onnx") -> None:
             "left by an exception, which no graph can hold; export networks of the zoo, of smp, or "
             "SegFormer, UPerNet and Mask2Former of transformers"
         )
-
-    pooled = [name for name, module in segmenter.named_modules() if _pools_to_cells(module)]
-    if pooled and format in ("onnx", "openvino"):
-        raise ExportError(
-            f"{pooled[0]} averages a map of any size to a fixed number of cells, for which {format} has no "
-            "operator: choose format torch or aoti, or another network"
-        )
-
-
-def _pools_to_cells(module: nn.Module) -> bool:
-    """Whether a layer gives maps of a fixed size, larger than one cell, whatever the image."""
-    return isinstance(module, nn.AdaptiveAvgPool2d) and module.output_size not in (1, (1, 1))
 
 
 def _on_cpu(segmenter: Segmenter) -> Segmenter:

@@ -1,7 +1,10 @@
 """Files of torch.export: a segmenter as a .pt2, as a graph or compiled for this machine (AOTInductor)."""
 
 import json
+import logging
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -22,13 +25,37 @@ def exported_program(
     """The graph of a segmenter for images of any size; ``example`` (b 3 h w) as in `onnx_graph`."""
     graph = ExportGraph(segmenter, symbolic_sides, posterior=posterior).eval()
     free = torch.export.Dim.DYNAMIC
-    with torch.no_grad():
-        return torch.export.export(
+    with torch.no_grad(), _quiet():
+        program = torch.export.export(
             graph,
             (example, torch.tensor(0.0)),
             dynamic_shapes=({0: free, 2: free, 3: free}, None),
             strict=False,
         )
+    return _without_assertions(program)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the line that torch writes whenever the example decides a branch."""
+    log = logging.getLogger("torch.fx.experimental.symbolic_shapes")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(level)
+
+
+def _without_assertions(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
+    """The program without its claims about sizes: they say what was true of the example, and what holds for
+    other sizes is found by comparing the file with the model."""
+    for node in list(program.graph.nodes):
+        if node.target is torch.ops.aten._assert_scalar.default:
+            program.graph.erase_node(node)
+    program.graph.eliminate_dead_code()
+    program.graph_module.recompile()
+    return program
 
 
 def write_torch(segmenter: Segmenter, example: Tensor, metadata: ExportMetadata, path: Path) -> None:
