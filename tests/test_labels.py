@@ -56,6 +56,7 @@ def test_an_empty_map_stays_empty() -> None:
         (("a",), (), {}, "1 class names but 0 colours"),
         (tuple(map(str, range(256))), ((0, 0, 0),) * 256, {}, "at most 255"),
         (("a",), ((0, 0, 0),), {5: 1}, r"mapped to \[1\]"),
+        (("a", "b", "c", "b", "a"), ((0, 0, 0),) * 5, {}, r"same name \(a, b\)"),
     ],
 )
 def test_impossible_spaces_are_refused(names, colours, raw, message: str) -> None:

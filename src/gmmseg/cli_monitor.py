@@ -4,11 +4,11 @@ import json
 import signal
 import sys
 from collections.abc import Generator, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict
 from io import TextIOWrapper
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TextIO
+from typing import TYPE_CHECKING, Annotated, NamedTuple, TextIO
 
 import typer
 
@@ -55,14 +55,19 @@ def monitor(
 
     run.join_processes()
     predictor, watching = run.open_monitor(model, false_alarms=false_alarms, state_file=state)
-    note(
-        f"images like those of calibration raise an alarm with a probability of at most "
-        f"{watching.false_alarms:g}, ever"
-    )
+    note(_promise(watching))
     seen = run.watch(predictor, watching, run.stream(source, _standard_input()), state_file=state)
-    _tell(watching, _print_all(seen, watching, to_first_alarm=exit_code))
+    watched = _print_all(seen, watching, to_first_alarm=exit_code)
+    _tell(watching, watched.broken)
     if exit_code and watching.alarms:
         raise typer.Exit(ALARM_CODE)
+    if watched.interrupted:
+        raise KeyboardInterrupt
+
+
+def _promise(watching: "Monitor") -> str:
+    limit = f"{watching.false_alarms:g}"
+    return f"images like those of calibration raise an alarm with a probability of at most {limit}, ever"
 
 
 def _standard_input() -> TextIO:
@@ -72,21 +77,29 @@ def _standard_input() -> TextIO:
     return sys.stdin
 
 
+class _Watched(NamedTuple):
+    """How many images could not be read, and whether a signal ended the watch."""
+
+    broken: int
+    interrupted: bool = False
+
+
 def _print_all(
     seen: "Generator[Observation | BrokenImage, None, None]", watching: "Monitor", *, to_first_alarm: bool
-) -> int:
-    """One line for each image, to the end or to the first alarm; returns how many could not be read."""
+) -> _Watched:
+    """One line for each image, to the end, to the first alarm or until somebody stops it."""
     from gmmseg import run
 
     broken = 0
-    with _termination_as_interrupt(), closing(seen):
+    with _termination_as_interrupt(), suppress(KeyboardInterrupt), closing(seen):
         while not (to_first_alarm and watching.alarms):
             each = next(seen, None)
             if each is None:
                 break
             broken += isinstance(each, run.BrokenImage)
             say(json.dumps(asdict(each)))
-    return broken
+        return _Watched(broken)
+    return _Watched(broken, interrupted=True)
 
 
 def _tell(watching: "Monitor", broken: int) -> None:
@@ -106,7 +119,7 @@ def _tell(watching: "Monitor", broken: int) -> None:
 
 @contextmanager
 def _termination_as_interrupt() -> Iterator[None]:
-    """SIGTERM ends the command as Ctrl-C does: what was seen is kept."""
+    """SIGTERM ends the command as Ctrl-C does: what was seen is kept, and told."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield

@@ -1,5 +1,6 @@
 """What a label means: the one ignore value, and the names, colours and raw ids of a set of classes."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -32,6 +33,11 @@ class LabelSpace:
         if len(self.names) > IGNORE:
             raise ValueError(
                 f"{len(self.names)} classes: at most {IGNORE} fit beside the ignore label {IGNORE}"
+            )
+        repeated = [name for name, count in Counter(self.names).items() if count > 1]
+        if repeated:
+            raise ValueError(
+                f"several classes have the same name ({', '.join(repeated)}): give each a name of its own"
             )
         if len(self.colours) != len(self.names):
             raise ValueError(f"{len(self.names)} class names but {len(self.colours)} colours")

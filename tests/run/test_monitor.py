@@ -2,7 +2,9 @@
 
 import io
 import json
+import os
 import runpy
+import signal
 import sys
 import warnings
 from dataclasses import replace
@@ -139,6 +141,23 @@ def test_a_state_goes_on_and_keeps_its_alarm(model, photos, monitor, tmp_path):
     code, _, said = monitor(model, "--input", photos, "--state", state, "--false-alarms", "0.2")
     assert code == 1
     assert "state.json: it was begun with a promise of 0.01" in said
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stopped_watch_tells_and_keeps_what_it_has_seen(model, photos, monitor, tmp_path, number):
+    def paths():
+        yield str(photos / "03_broken.png")
+        yield str(photos / "00.png")
+        os.kill(os.getpid(), number)
+        yield str(photos / "01.png")
+
+    state = tmp_path / "state.json"
+    code, lines, _ = monitor(model, "--input", "lines", "--state", state, lines=paths())
+    assert code == 130
+    assert [each.get("name") for each in lines[:2]] == [str(photos / "03_broken.png"), str(photos / "00.png")]
+    assert [lines[2]["summary"][each] for each in ("images", "broken")] == [1, 1]
+    _, again, _ = monitor(model, "--input", "lines", "--state", state)
+    assert again[-1]["summary"]["images"] == 1
 
 
 def test_bad_input_is_one_line(model, monitor, tmp_path, monkeypatch):
