@@ -1,17 +1,17 @@
 """See it, name it, know it: a class withheld from training, found as unknown, then added from a few images.
 
-    python experiments/new_classes.py scenes --models DIR                       trains, then judges
+    python experiments/new_classes.py streets --models DIR --weights FILE       trains, then judges
     python experiments/new_classes.py camvid --models DIR --camvid DIR --weights FILE
     python experiments/new_classes.py table                                     from the files there are
 
-A model is trained without some classes, and its softmax twin too; each gets a density of the backbone's maps
-beside its head, and a calibration. The withheld classes are then taken one after the other, the others of
-them being ignored everywhere. On the test set: average precision of the class as unknown. Then the class is
-added to the GMM model from 1, 5 and 20 training images with masks (`run.add_class`), and the last layer of
-the twin is fine-tuned on the same images, with one row more: once the new row alone, once all rows. Masks are
-all that `add_class` gets; fine-tuning gets the labels of all known classes in these images. Both are judged
-on the test set. The prior of the new class, and the shrinkage, are found on val alone. Images are drawn three
-times.
+A model is trained without some classes, and its softmax twin too, on cached crops of the same frozen
+backbone; both have the density of its maps beside their head, and a calibration. The withheld classes are
+then taken one after the other, the others of them being ignored everywhere. On every second image of the test
+set: average precision of the class as unknown. Then the class is added to the GMM model from 1, 5 and 20
+training images with masks (`run.add_class`), and the last layer of the twin is fine-tuned on the same images,
+with one row more: once the new row alone, once all rows. Masks are all that `add_class` gets; fine-tuning
+gets the labels of all known classes in these images. Both are judged on the same test images. The prior of
+the new class, and the shrinkage, are found on val alone. Images are drawn three times.
 
 Trained models are kept in DIR, and a class that has its results file is passed over.
 """
@@ -33,25 +33,28 @@ from gmmseg.config import Config, load_config
 from gmmseg.data import open_dataset
 from gmmseg.data.cached import CachedDataset
 from gmmseg.data.held_out import HiddenClasses, RelabelledDataset
+from gmmseg.data.subset import EvenlySpaced
 from gmmseg.evaluation.confusion import ConfusionMatrix
 from gmmseg.evaluation.evaluator import evaluate_anomaly
-from gmmseg.inference import Predictor, calibrate
+from gmmseg.inference import Predictor
 from gmmseg.labels import IGNORE
 from gmmseg.models import Segmenter
+from gmmseg.models.calibration_file import CALIBRATION_FILE
 from gmmseg.models.heads import HeadSettings, SoftmaxHead
 from gmmseg.models.segmenter import replace_head
-from gmmseg.run.fit import labelled_cells
+from gmmseg.run.fit import add_densities, labelled_cells
 from gmmseg.samples import walk
 
 RESULTS = Path(__file__).parent / "results" / "new_classes"
-WITHHELD = {"scenes": ("car", "person", "vegetation"), "camvid": ("pedestrian", "bicyclist")}
+WITHHELD = {"streets": ("car", "person", "vegetation"), "camvid": ("pedestrian", "bicyclist")}
 """Together, from one training of each head and seed: a training for each class would take hours here."""
-HEADS = {"gmm": [], "softmax": ["preset=softmax", "train.density=true"]}
-SCORES = {"gmm": ("nll", "fused"), "softmax": ("max_logit", "energy", "fused")}
+HEADS = {"gmm": [], "softmax": ["preset=softmax"]}
+SCORES = {"gmm": ("nll", "density", "fused"), "softmax": ("max_logit", "energy", "fused")}
+"""The density is one and the same for both. What models show is `fused`."""
 COMMON = ["train.validate_every=100000", "train.save_every=100000"]
-CAMVID = ["train.cached_crops=2", "train.steps=300"]
+SCALE = {"streets": [], "camvid": ["train.cached_crops=2", "train.steps=500"]}
 COUNTS, DRAWS = (1, 5, 20), (0, 1, 2)
-LEAST = {"scenes": 50, "camvid": 200}
+LEAST = {"streets": 200, "camvid": 200}
 """Pixels of the class in an image that is drawn."""
 STEPS, RATE = 300, 0.01
 """Of fine-tuning: full-batch steps of Adam."""
@@ -99,6 +102,7 @@ class Experiment:
             "withheld": WITHHELD[self.kind],
             "seed": self.seed,
             "overrides": {head: self.overrides(head) for head in HEADS},
+            "test_images": len(self.split("test")),
             "unknown": {head: self.unknown(head, hidden) for head in HEADS},
             "runs": [self.added(hidden, count, draw) for count in COUNTS for draw in DRAWS],
         }
@@ -107,32 +111,31 @@ class Experiment:
 
     def overrides(self, head: str) -> list[str]:
         """What defines a training, the places of data and weights apart."""
-        scale = CAMVID if self.kind == "camvid" else []
         withheld = f"data.held_out=[{','.join(WITHHELD[self.kind])}]"
-        return [withheld, f"train.seed={self.seed}", *COMMON, *scale, *HEADS[head]]
+        return [withheld, f"train.seed={self.seed}", *COMMON, *SCALE[self.kind], *HEADS[head]]
 
     def config(self, head: str) -> Config:
-        places = []
+        places = [f"model.weights={self.arguments.weights}"]
         if self.kind == "camvid":
-            places = [f"data.root={self.arguments.camvid}", f"model.weights={self.arguments.weights}"]
+            places.append(f"data.root={self.arguments.camvid}")
         return load_config(self.kind, places + self.overrides(head))
 
     def trained(self, head: str) -> Segmenter:
-        """The model kept in --models, or one that is trained now."""
-        folder = self.arguments.models / f"{self.kind}_{head}_{self.seed}"
-        if not folder.is_dir():
-            print(f"training {folder.name}", flush=True)
-            self.train(self.config(head), folder)
-        return run.open_model(folder)
+        """The model kept in --models, or one that is trained now, beside its twin."""
+        folders = {each: self.arguments.models / f"{self.kind}_{each}_{self.seed}" for each in HEADS}
+        if not all((folder / CALIBRATION_FILE).is_file() for folder in folders.values()):
+            self.train(folders)
+        return run.open_model(folders[head])
 
-    def train(self, config: Config, folder: Path) -> None:
-        if self.kind == "scenes":
-            run.train(config, folder, cpu=True)
-            return
-        model, _ = cached.train(config, self.arguments.models / "crops" / str(self.seed))
-        model, _ = run.fit_density(model, run.training_data(config.data))
-        model.calibration = calibrate(Predictor(model), run.validation_data(config.data))
-        model.save_pretrained(folder)
+    def train(self, folders: dict[str, Path]) -> None:
+        """Both heads on the same crops; the density of the maps of their frozen backbone is one for both."""
+        crops = self.arguments.models / "crops" / self.kind / str(self.seed)
+        for head, folder in folders.items():
+            print(f"training {folder.name}", flush=True)
+            cached.train(self.config(head), crops)[0].save_pretrained(folder)
+        data = self.config("gmm").data
+        add_densities(list(folders.values()), run.training_data(data), "cpu")
+        run.calibrate_folders(list(folders.values()), run.validation_data(data))
 
     def with_kept_features(self, head: str) -> Segmenter:
         """The model without its density, its features kept once computed."""
@@ -145,10 +148,13 @@ class Experiment:
         return self.kept[head]
 
     def split(self, name: str) -> CachedDataset:
-        """All classes of a split; its images are read or drawn once."""
+        """All classes of a split, of test every second image; images are read or drawn once."""
         if name not in self.splits:
             data = self.config("gmm").data
-            self.splits[name] = CachedDataset(open_dataset(data.name, data.root, name))
+            whole: Any = open_dataset(data.name, data.root, name)
+            self.splits[name] = CachedDataset(
+                EvenlySpaced(whole, len(whole) // 2) if name == "test" else whole
+            )
         return self.splits[name]
 
     def unknown(self, head: str, hidden: str) -> dict[str, Any]:
@@ -319,10 +325,10 @@ def main() -> None:
     if arguments.what == "table":
         print_table()
         return
-    if arguments.models is None or (
-        arguments.what == "camvid" and None in (arguments.camvid, arguments.weights)
+    if None in (arguments.models, arguments.weights) or (
+        arguments.what == "camvid" and arguments.camvid is None
     ):
-        parser.error("--models is needed, and for camvid --camvid and --weights")
+        parser.error("--models and --weights are needed, and for camvid --camvid")
     if arguments.threads:
         torch.set_num_threads(arguments.threads)
     for seed in arguments.seeds:

@@ -38,6 +38,13 @@ def test_few_points_get_few_components(beside, generator, count, components, exp
     torch.testing.assert_close(new.log_weights.exp().sum(), torch.tensor(1.0))
 
 
+@pytest.mark.parametrize(("images", "expected"), [(1, 1), (7, 1), (8, 2), (15, 3), (400, 4)])
+def test_points_of_few_images_get_few_components(beside, generator, images, expected):
+    settings = FewSamples(points_per_component=50, images_per_component=4)
+    new = fit_class(torch.randn(900, 5, generator=generator), beside, images=images, settings=settings)
+    assert len(new.means) == expected
+
+
 def test_the_more_points_the_less_shrinkage(beside, generator):
     centres = torch.tensor([[-8.0] * 5, [8.0] * 5])
     gaps = []

@@ -1,28 +1,36 @@
-"""The log prior of a new class: the likeliest, and one that costs the others no more than allowed."""
+"""The log prior of a new class: that of the highest IoU, and one that costs others no more than allowed."""
 
 import pytest
 import torch
-from torch.nn import functional as F
 
-from gmmseg.mixture.offsets import harmless_offset, likeliest_offset
+from gmmseg.mixture.offsets import best_offset, harmless_offset
 
 
-def test_the_likeliest_offset_has_the_least_loss(generator):
-    margins = torch.randn(500, generator=generator).double() * 4 - 9
-    is_new = torch.rand(500, generator=generator) < margins.add(8).sigmoid()
-    found = likeliest_offset(margins, is_new)
+def iou(leads, is_new, offset):
+    taken = [float(lead) + offset > 0 for lead in leads]
+    both = sum(each and bool(new) for each, new in zip(taken, is_new))
+    return both / sum(each or bool(new) for each, new in zip(taken, is_new))
 
-    def loss(offset):
-        return float(F.binary_cross_entropy_with_logits(margins + offset, is_new.double()))
 
-    assert loss(found) <= min(loss(found - 1e-3), loss(found + 1e-3))
-    torch.testing.assert_close((margins + found).sigmoid().sum(), is_new.double().sum())
+@pytest.mark.parametrize("steps", [1, 1000])  # of a nat: with few, many points have the same lead
+def test_no_offset_has_a_higher_iou(generator, steps):
+    leads = (torch.randn(120, generator=generator) * 4 - 9).mul(steps).round().div(steps)
+    is_new = torch.rand(120, generator=generator) < leads.add(8).sigmoid()
+    every = [-float(lead) + shift for lead in leads for shift in (-1e-4, 1e-4)]
+    best = max(iou(leads, is_new, offset) for offset in every)
+    assert iou(leads, is_new, best_offset(leads, is_new)) == best
+
+
+def test_an_offset_takes_points_that_all_look_alike():
+    assert (
+        iou(torch.ones(4), torch.tensor([1, 0, 0, 0]), best_offset(torch.ones(4), torch.arange(4) == 0)) > 0
+    )
 
 
 @pytest.mark.parametrize("value", [True, False])
 def test_an_offset_needs_both_kinds(value):
     with pytest.raises(ValueError, match="points of the new class and"):
-        likeliest_offset(torch.zeros(5), torch.full((5,), value))
+        best_offset(torch.zeros(5), torch.full((5,), value))
 
 
 def old_points(generator, n=4000, c=4):

@@ -218,6 +218,11 @@ def fit_scores(
 _WINDOWS = 1 << 10  # more than any training image has: numbers that no other window has
 
 
+def image_of(number: int) -> int:
+    """The index of the image that a window with a number of `numbered_outputs` is of."""
+    return number // _WINDOWS
+
+
 def numbered_outputs(
     predictor: Predictor, dataset: SegmentationDataset, progress: Progress | None
 ) -> Iterator[tuple[int, Output, Tensor]]:

@@ -21,13 +21,22 @@ class FewSamples:
 
     points_per_component: Count = 50
     """A class gets one component for each time it has this many points, one at least."""
-    mean_points: NotNegative = 20.0
+    images_per_component: Count = 4
+    """Nor does it get more than one for each time its points are of this many images."""
+    mean_points: NotNegative = 200.0
     """The mean of the class counts as much as this many points of a component, for the component's mean."""
     variance_points: NotNegative = 2000.0
     """The pooled variance of the other classes counts as this many points of a component."""
 
     def __post_init__(self) -> None:
         check_bounds(self)
+
+    def components(self, points: int, images: int | None = None) -> int:
+        """How many components so many points can tell apart, of so many images where that is known."""
+        enough = points // self.points_per_component
+        if images is not None:
+            enough = min(enough, images // self.images_per_component)
+        return max(1, enough)
 
 
 AS_CHOSEN = FewSamples()
@@ -46,15 +55,17 @@ def fit_class(
     points: Tensor,
     beside: ClassMixture,
     *,
+    images: int | None = None,
     components: int | None = None,
     settings: FewSamples = AS_CHOSEN,
     seed: int = 0,
 ) -> NewClass:
     """The mixture of points (n d), all of one class, in the coordinates of the mixtures ``beside`` it.
 
-    ``components``: at most so many; by default as many as the others have. Few points get fewer. Each
-    component is then drawn towards the mean of the class, and its variance towards the pooled variance of the
-    others, the more the fewer points it has.
+    ``components``: at most so many; by default as many as the others have. Few points get fewer, and so do
+    points of few ``images``, where it is known of how many they are. Each component is then drawn towards the
+    mean of the class, and its variance towards the pooled variance of the others, the more the fewer points
+    it has.
     """
     beside.refuse_em()
     labels = torch.zeros(len(points), dtype=torch.int64, device=points.device)
@@ -62,7 +73,7 @@ def fit_class(
     if len(points) == 0:
         raise ValueError("there is no point of the new class to fit a mixture on")
     most = beside.num_components if components is None else components
-    k = max(1, min(most, len(points) // settings.points_per_component))
+    k = min(most, settings.components(len(points), images))
     fitted = ClassMixture(1, k, beside.dim, winner=beside.winner, coordinates=beside.coordinates)
     fitted.to(points.device).fit(points, labels, passes=_PASSES, variance_floor=1e-6, seed=seed)
     return _shrunk(fitted, points.float(), pooled_variance(beside), settings)

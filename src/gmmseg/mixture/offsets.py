@@ -7,20 +7,22 @@ _FAR = 1e4  # nats: an offset so low gives a class nothing, one so high gives it
 _ROUNDS = 60
 
 
-def likeliest_offset(margins: Tensor, is_new: Tensor) -> float:
-    """The offset at which the posterior of the new class sums up to the number of its points.
+def best_offset(leads: Tensor, is_new: Tensor) -> float:
+    """The offset at which the points the new class takes agree best, by IoU, with the points that are its.
 
-    ``margins`` (n): the new class's logit at offset zero less the logsumexp of the others'; ``is_new`` (n),
-    bool. This is the intercept of a logistic regression, the likeliest one. Both kinds must occur.
+    ``leads`` (n): the new class's logit at offset zero less the best of the others'; ``is_new`` (n), bool.
+    Both kinds must occur. A class takes the points whose lead and offset sum to more than zero; the offset
+    lies midway between the last lead that is taken and the first that is not.
     """
     if not bool(is_new.any()) or bool(is_new.all()):
         raise ValueError("an offset needs points of the new class and points of others")
-    margins, wanted = margins.double(), float(is_new.sum())
-    low, high = -_FAR, _FAR
-    for _ in range(_ROUNDS):
-        middle = (low + high) / 2
-        low, high = (low, middle) if float((margins + middle).sigmoid().sum()) > wanted else (middle, high)
-    return (low + high) / 2
+    ordered, order = leads.double().sort(descending=True)
+    hits = is_new[order].cumsum(0)
+    taken = torch.arange(1, len(ordered) + 1, device=leads.device)
+    iou = hits / (taken - hits + hits[-1])
+    below = torch.cat([ordered[1:], ordered[-1:] - 1.0])
+    last = int(iou.masked_fill(below == ordered, -1.0).argmax())  # points of the same lead go together
+    return -float(ordered[last] + below[last]) / 2
 
 
 def harmless_offset(

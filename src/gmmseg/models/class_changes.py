@@ -38,10 +38,12 @@ class Samples:
     """Labelled cells of a new class: ``points`` (n d) of the head's mixtures.
 
     ``maps`` (m f): what a density beside the head sees in such cells; only where the segmenter has one.
+    ``images``: of how many images the cells are, where that is known.
     """
 
     points: Tensor
     maps: Tensor | None = None
+    images: int | None = None
 
 
 def with_class(
@@ -64,14 +66,14 @@ def with_class(
     refuse_name(segmenter, name)
     if len(names) + 1 > IGNORE:
         raise ValueError(f"{len(names)} classes already: no more than {IGNORE} fit beside the ignore label")
-    new = fit_class(samples.points, mixture, components=components, settings=settings)
+    new = fit_class(samples.points, mixture, images=samples.images, components=components, settings=settings)
     prior = float(link_terms(segmenter).offsets.mean()) if offset is None else offset
     changed = _changed(
         segmenter,
         (*names, name),
         (*range(len(names)), None),
         appended(mixture, new, prior),
-        _density_with_class(segmenter.density, samples.maps, components, settings),
+        _density_with_class(segmenter.density, samples, components, settings),
     )
     if segmenter.colours is not None:
         changed.colours = (*segmenter.colours, fresh_colour(segmenter.colours))
@@ -247,16 +249,18 @@ def _rebuilt(segmenter: Segmenter, names: tuple[str, ...], rows: Rows, component
 
 
 def _density_with_class(
-    density: CellDensity | None, maps: Tensor | None, components: int | None, settings: FewSamples
+    density: CellDensity | None, samples: Samples, components: int | None, settings: FewSamples
 ) -> CellDensity | None:
     if density is None:
         return None
-    if maps is None:
+    if samples.maps is None:
         raise ValueError(
             "this model has a density beside its head: give the new class's cells of its maps, too"
         )
-    points = torch.cat([density.coordinates(part) for part in maps.split(1 << 14)])
-    new: NewClass = fit_class(points, density.mixture, components=components, settings=settings)
+    points = torch.cat([density.coordinates(part) for part in samples.maps.split(1 << 14)])
+    new: NewClass = fit_class(
+        points, density.mixture, images=samples.images, components=components, settings=settings
+    )
     return _with_mixture(density, appended(density.mixture, new, -math.log(density.mixture.num_classes)))
 
 

@@ -13,11 +13,12 @@ from torch import Tensor
 
 from gmmseg import distributed
 from gmmseg.evaluation.class_gain import ClassGain, evaluate_class_gain
+from gmmseg.evaluation.evaluator import image_of
 from gmmseg.inference import Predictor
 from gmmseg.labels import IGNORE
 from gmmseg.mixture.class_statistics import ClassSample
 from gmmseg.mixture.few_samples import AS_CHOSEN, FewSamples
-from gmmseg.mixture.offsets import harmless_offset, likeliest_offset
+from gmmseg.mixture.offsets import best_offset, harmless_offset
 from gmmseg.models import Segmenter
 from gmmseg.models.class_changes import (
     Samples,
@@ -67,8 +68,8 @@ def add_class(
 ) -> AddedClass:
     """``model`` with one more class, fitted where ``masks`` (1 the class, 0 not, IGNORE) mark it.
 
-    Its log prior is the likeliest one on those images, together with the validation images if they are
-    labelled with the new class, and so low that the old classes lose at most MOST_LOST of mean IoU on the
+    Its log prior is the one of the highest IoU on those images, together with the validation images if they
+    are labelled with the new class, and so low that the old classes lose at most MOST_LOST of mean IoU on the
     latter. ``validation``: labelled images; classes are matched by name.
     """
     if distributed.world_size() > 1:
@@ -94,33 +95,37 @@ def add_class(
 
 def _samples(model: Segmenter, masks: SegmentationDataset, progress: Progress | None) -> Samples:
     """The marked cells, as the head sees them and, where there is a density beside it, as that does."""
-    points = _marked_cells(model, masks, progress)
+    points, images = _marked_cells(model, masks, progress)
     if model.density is None:
-        return Samples(points)
-    return Samples(points, _marked_cells(maps_viewer(model), masks, progress))
+        return Samples(points, images=images)
+    return Samples(points, _marked_cells(maps_viewer(model), masks, progress)[0], images)
 
 
-def _marked_cells(viewer: Segmenter, masks: SegmentationDataset, progress: Progress | None) -> Tensor:
+def _marked_cells(
+    viewer: Segmenter, masks: SegmentationDataset, progress: Progress | None
+) -> tuple[Tensor, int]:
+    """Marked cells (n d), at most KEPT of them, and of how many images they are."""
     kept: ClassSample | None = None
-    device = torch.device("cpu")
+    device, images = torch.device("cpu"), set()
     for number, points, labels in labelled_cells(viewer, masks, progress):
         kept = kept or ClassSample(1, points.shape[1], most=KEPT)
         marked, device = points[labels == 1], points.device
         kept.update(marked, torch.zeros(len(marked), dtype=torch.int64, device=device), number)
+        if len(marked):
+            images.add(image_of(number))
     found = None if kept is None else kept.points_and_labels()[0]
     if found is None or len(found) == 0:
         raise ValueError(
             f"{masks.root or masks.name}: what the masks mark is smaller than a cell of the network, "
             f"{viewer.stride} pixels wide: mark more, or larger examples"
         )
-    return found.to(device)
+    return found.to(device), len(images)
 
 
 class _Cells(NamedTuple):
-    """Of some cells: the new class's logit less the logsumexp and less the best of the others', which is
-    that of ``predicted``; and their labels."""
+    """Of some cells: the new class's logit less the best of the others', which is that of ``predicted``; and
+    their labels."""
 
-    margins: Tensor
     leads: Tensor
     predicted: Tensor
     labels: Tensor
@@ -135,12 +140,12 @@ def _log_prior(
     """The log prior of the last class; see `add_class`."""
     new, here = added.num_classes - 1, float(link_terms(added).offsets[-1])
     marked = _cells(added, masks, progress)
-    margins, is_new = marked.margins, marked.labels == 1
+    leads, is_new = marked.leads, marked.labels == 1
     seen = None if known is None else _cells(added, known, progress)
     if seen is not None and bool((seen.labels == new).any()):
-        margins, is_new = torch.cat([margins, seen.margins]), torch.cat([is_new, seen.labels == new])
-    # Masks that leave nothing else in their images say nothing about how frequent the class is.
-    shift = 0.0 if bool(is_new.all()) else likeliest_offset(margins, is_new)
+        leads, is_new = torch.cat([leads, seen.leads]), torch.cat([is_new, seen.labels == new])
+    # Masks that leave nothing else in their images say nothing about where the class ends.
+    shift = 0.0 if bool(is_new.all()) else best_offset(leads, is_new)
     if seen is not None and bool((seen.labels != new).any()):
         old = seen.labels != new
         leads, predicted, labels = seen.leads[old], seen.predicted[old], seen.labels[old]
@@ -165,5 +170,4 @@ def _cells_of_images(
             chosen = chosen[:: max(1, len(chosen) // CELLS_PER_IMAGE)]
             logits = output.logits[0].flatten(1).T[chosen].float().cpu()
             best, predicted = logits[:, :-1].max(1)
-            margins = logits[:, -1] - logits[:, :-1].logsumexp(1)
-            yield _Cells(margins, logits[:, -1] - best, predicted, labels[chosen].cpu())
+            yield _Cells(logits[:, -1] - best, predicted, labels[chosen].cpu())
