@@ -1,55 +1,59 @@
 """An exported model without torch and without gmmseg: numpy, Pillow and onnxruntime alone.
 
-    gmmseg export RUN --out model.onnx
     python examples/onnx_runtime.py model.onnx photo.jpg [--threshold 12.5]
-
-Writes photo_overlay.png, the image under the colours of its classes with unknown pixels in white, and
-photo_unknown.png, a mask with 255 where the anomaly score is above the threshold.
-"""
+Writes photo_labels.png (indices of classes), photo_overlay.png (the image under the colours of its classes,
+unknown pixels in white) and photo_unknown.png (255 where the anomaly score is above the threshold)."""
 
 import argparse
 import json
-from pathlib import Path
+import pathlib
 
 import numpy as np
 import onnxruntime
-from PIL import Image
+from PIL import Image, ImageOps
+
+
+def resized(planes: np.ndarray, size: tuple[int, int], *, antialias: bool = False) -> np.ndarray:
+    """Planes (n h w) at another size (height, width), bilinear."""
+    steps = (planes.shape[2] / size[1], 0, 0, 0, planes.shape[1] / size[0], 0)
+    how = (size[::-1], Image.Transform.AFFINE, steps, Image.Resampling.BILINEAR)
+    images = [Image.fromarray(plane.astype(np.float32)) for plane in planes]
+    return np.stack([each.resize(how[0], how[3]) if antialias else each.transform(*how) for each in images])
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("model", type=Path)
-    parser.add_argument("image", type=Path)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("model")
+    parser.add_argument("image", type=pathlib.Path)
     parser.add_argument("--threshold", type=float, help="in place of the calibrated one")
     options = parser.parse_args()
-
-    settings = onnxruntime.SessionOptions()
-    settings.log_severity_level = 3  # it would warn of the threshold's default
-    session = onnxruntime.InferenceSession(options.model, settings, providers=["CPUExecutionProvider"])
+    onnxruntime.set_default_logger_severity(3)  # it would warn of the threshold's default
+    session = onnxruntime.InferenceSession(options.model, providers=["CPUExecutionProvider"])
     about = {key: json.loads(text) for key, text in session.get_modelmeta().custom_metadata_map.items()}
-    classes, colours = about["gmmseg.classes"], np.array(about["gmmseg.colours"], dtype=np.uint8)
 
-    pixels = np.asarray(Image.open(options.image).convert("RGB"))
-    given = {"images": (pixels.astype(np.float32) / 255).transpose(2, 0, 1)[None]}  # (1 3 h w), RGB in [0, 1]
-    if options.threshold is not None:
-        given["threshold"] = np.array(options.threshold, dtype=np.float32)
-    names = ["labels", "confidence", "anomaly", "unknown"]
-    labels, confidence, anomaly, unknown = (output[0] for output in session.run(names, given))
+    pixels = np.asarray(ImageOps.exif_transpose(Image.open(options.image)).convert("RGB"))
+    planes, size = pixels.transpose(2, 0, 1).astype(np.float32) / 255, pixels.shape[:2]  # RGB in [0, 1]
+    if (short := about["gmmseg.short_side"]) and short != min(size):  # how validation looked at images
+        factor = min(short / min(size), max(1, 8 * short / max(size)))  # no strip becomes a giant
+        planes = resized(planes, tuple(max(1, round(side * factor)) for side in size), antialias=True)
+    names, outputs = session.get_outputs(), session.run(None, {"images": planes[None]})
+    found = {each.name: output[0] for each, output in zip(names, outputs)}
+    anomaly, confidence = resized(np.stack([found["anomaly"], found["confidence"]]), size)
+    nearest = [((np.arange(new) + 0.5) * old / new).astype(int) for old, new in zip(planes.shape[1:], size)]
+    labels = found["labels"][np.ix_(*nearest)]
+    if "posterior" in found and planes.shape[1:] != size:
+        labels = resized(np.log(found["posterior"].clip(1.2e-38)), size).argmax(0)
+    thresholds = (options.threshold, about["gmmseg.threshold"], np.inf)
+    unknown = anomaly > next(each for each in thresholds if each is not None)
 
-    overlay = (pixels * 0.5 + colours[labels] * 0.5).round().astype(np.uint8)
-    overlay[unknown] = 255
-    stem = options.image.with_suffix("")
-    Image.fromarray(overlay).save(f"{stem}_overlay.png")
-    Image.fromarray(unknown.astype(np.uint8) * 255).save(f"{stem}_unknown.png")
+    mixed = (pixels * 0.5 + np.array(about["gmmseg.colours"])[labels] * 0.5).round()
+    overlay = np.where(unknown[..., None], 255, mixed)
+    for name, picture in {"overlay": overlay, "labels": labels, "unknown": unknown * 255}.items():
+        Image.fromarray(picture.astype(np.uint8)).save(f"{options.image.with_suffix('')}_{name}.png")
     for index in np.unique(labels):
-        here = labels == index
-        print(f"{classes[index]:20} {here.mean():6.1%} of pixels, confidence {confidence[here].mean():.2f}")
-    print(
-        f"anomaly from {anomaly.min():.3g} to {anomaly.max():.3g}; {unknown.mean():.1%} of the pixels unknown"
-    )
+        share, sure = (labels == index).mean(), confidence[labels == index].mean()
+        print(f"{about['gmmseg.classes'][index]:20} {share:6.1%} of pixels, confidence {sure:.2f}")
+    print(f"{unknown.mean():.1%} of the pixels unknown; anomaly {anomaly.min():.3g} to {anomaly.max():.3g}")
 
 
-if __name__ == "__main__":
-    main()
+main()

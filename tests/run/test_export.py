@@ -86,6 +86,31 @@ def test_the_example_needs_neither_torch_nor_gmmseg(place):
     (place / "photo_unknown.png").unlink()
 
 
+@pytest.mark.parametrize(("short_side", "posterior"), [(40, False), (90, True)])
+def test_the_example_looks_at_images_as_predict_does(place, tmp_path, short_side, posterior):
+    segmenter = gmmseg.from_pretrained(place / "model")
+    means = segmenter.mixture.means
+    means[1] = means[0] + 0.1 * torch.randn(means[0].shape, generator=torch.Generator().manual_seed(0))
+    segmenter.mixture.variances[1] = segmenter.mixture.variances[0]
+    segmenter.calibration, segmenter.inference = None, InferenceSettings(short_side=short_side)
+    seen = Predictor(segmenter).predict(place / "photo.png")
+    segmenter.mixture.log_prior[1] -= seen.posterior.log().diff(dim=0).median()  # both classes are found
+    thresholds = {PIXELS: Threshold(float(seen.anomaly.quantile(0.8)), 0.2)}
+    segmenter.calibration = Calibration(digest(segmenter), thresholds, 1.5, None, data=None, time=None)
+    gmmseg.inference.export(segmenter, tmp_path / "m.onnx", posterior=posterior)
+    Image.open(place / "photo.png").save(tmp_path / "photo.png")
+    subprocess.run(
+        [sys.executable, str(EXAMPLE), "m.onnx", "photo.png"], cwd=tmp_path, check=True, timeout=120
+    )
+    words = ("predict", tmp_path / "photo.png", "--model", tmp_path / "m.onnx", "--out", tmp_path / "out")
+    assert gmmseg_command(*words).exit_code == 0
+    for kind in ("labels", "unknown"):
+        ours = np.asarray(Image.open(tmp_path / f"photo_{kind}.png"))
+        expected = np.asarray(Image.open(tmp_path / "out" / kind / "photo.png"))
+        assert (ours != expected).mean() < 0.002, kind  # rounding may decide a few pixels
+        assert 0.02 < (expected > 0).mean() < 0.98
+
+
 def test_a_shorter_side_is_kept_with_the_file(place, tmp_path):
     segmenter = gmmseg.from_pretrained(place / "model")
     segmenter.inference = InferenceSettings(short_side=40)
