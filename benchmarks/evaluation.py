@@ -7,10 +7,7 @@ objects and ignored pixels. Rounds alternate between the two, bare passes first 
 else the machine does falls on both alike. Writes benchmarks/results/evaluation.json.
 """
 
-import argparse
-import json
 import os
-import platform
 import statistics
 import time
 from pathlib import Path
@@ -19,6 +16,7 @@ from typing import Any
 import torch
 
 import gmmseg
+from against_bare_passes import noise, options_parser, parsed, write_report
 from gmmseg.evaluation.evaluator import evaluate_anomaly
 from gmmseg.images import to_unit_range
 from gmmseg.inference import Predictor
@@ -42,9 +40,7 @@ class Noise:
         self.kept = [self._drawn(index) for index in range(min(4, length))]
 
     def _drawn(self, index: int) -> Sample:
-        generator = torch.Generator().manual_seed(index)
-        coarse = torch.rand(1, 3, *(side // 16 for side in self.size), generator=generator)
-        image = torch.nn.functional.interpolate(coarse, size=self.size, mode="bilinear")[0]
+        image = noise(index, self.size, 16)
         mask = torch.zeros(self.size, dtype=torch.uint8)
         height, width = self.size
         mask[height // 2 : height // 2 + height // 8, width // 4 : width // 4 + width // 16] = 1
@@ -78,18 +74,10 @@ def seconds(work: Any, *arguments: Any) -> tuple[float, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--images", type=int, default=100)
-    parser.add_argument("--height", type=int, default=1024)
-    parser.add_argument("--width", type=int, default=2048)
-    parser.add_argument("--network", default="segformer_mit_b0")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--threads", type=int, default=os.cpu_count(), help="threads torch may use")
-    options = parser.parse_args()
-    torch.set_num_threads(options.threads)
-    torch.manual_seed(0)
+    parser = options_parser(__doc__)
+    size = {"height": 1024, "width": 2048}
+    parser.set_defaults(images=100, **size, network="segformer_mit_b0", rounds=3, threads=os.cpu_count())
+    options = parsed(parser)
     predictor = Predictor(gmmseg.build(options.network, num_classes=19).eval())
     dataset = Noise(options.images, (options.height, options.width))
     bare_passes(predictor, Noise(1, dataset.size))  # the first pass also allocates
@@ -102,20 +90,15 @@ def main() -> None:
         [2 * whole[i][kind] / (bare[i][kind] + bare[i + 1][kind]) for i in range(options.rounds)]
         for kind in (0, 1)
     ]
-    report = {
-        **vars(options),
+    found = {
         "scores": SCORES,
-        "torch": torch.__version__,
-        "cpu": platform.processor() or platform.machine(),
         "bare_seconds": statistics.median(clock for clock, _ in bare),
         "evaluate_seconds": statistics.median(clock for clock, _ in whole),
         "ratio": statistics.median(ratios[0]),
         "cpu_ratio": statistics.median(ratios[1]),
         "target": TARGET,
     }
-    print(json.dumps(report, indent=2))
-    RESULTS.parent.mkdir(parents=True, exist_ok=True)
-    RESULTS.write_text(json.dumps(report, indent=2) + "\n")
+    write_report(RESULTS, options, found)
 
 
 if __name__ == "__main__":

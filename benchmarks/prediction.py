@@ -8,8 +8,6 @@ machine does falls on both alike. Writes benchmarks/results/prediction.json.
 """
 
 import argparse
-import json
-import platform
 import statistics
 import tempfile
 import time
@@ -18,9 +16,9 @@ from pathlib import Path
 
 import torch
 from PIL import Image
-from torch import Tensor
 
 import gmmseg
+from against_bare_passes import noise, options_parser, parsed, write_report
 from gmmseg.images import load_image
 from gmmseg.inference import Predictor, Work, predict_files
 from gmmseg.inference.pictures import photograph_of
@@ -28,13 +26,6 @@ from gmmseg.inference.windows import forward
 
 RESULTS = Path(__file__).parent / "results" / "prediction.json"
 TARGET = 0.8
-
-
-def noise(index: int, size: tuple[int, int]) -> Tensor:
-    """A smooth image of noise (3 h w) in [0, 1]."""
-    generator = torch.Generator().manual_seed(index)
-    coarse = torch.rand(1, 3, *(side // 12 for side in size), generator=generator)
-    return torch.nn.functional.interpolate(coarse, size=size, mode="bilinear")[0]
 
 
 def seconds(work: Callable[[], object]) -> tuple[float, float]:
@@ -69,41 +60,29 @@ def ratios(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    parser = options_parser(__doc__)
+    parser.set_defaults(
+        images=24, height=360, width=480, network="light_efficientnet_lite0", rounds=5, threads=1
     )
-    parser.add_argument("--images", type=int, default=24)
-    parser.add_argument("--height", type=int, default=360)
-    parser.add_argument("--width", type=int, default=480)
-    parser.add_argument("--network", default="light_efficientnet_lite0")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--threads", type=int, default=1, help="threads torch may use")
     parser.add_argument("--batch-size", type=int, default=1)
     parser.add_argument("--threshold", type=float, default=0.0)
-    options = parser.parse_args()
-    torch.set_num_threads(options.threads)
-    torch.manual_seed(0)
+    options = parsed(parser)
     predictor = Predictor(gmmseg.build(options.network, num_classes=11, preset="softmax").eval())
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch) / "images"
         folder.mkdir()
         for index in range(options.images):
-            pixels = noise(index, (options.height, options.width))
+            pixels = noise(index, (options.height, options.width), 12)
             Image.fromarray(photograph_of(pixels)).save(folder / f"{index:03d}.png")
         bare, shares = ratios(predictor, folder, Path(scratch) / "out", options)
-    report = {
-        **vars(options),
-        "torch": torch.__version__,
-        "cpu": platform.processor() or platform.machine(),
+    found = {
         "bare_images_per_second": statistics.median(bare),
         "ratio": statistics.median(clock for clock, _ in shares),
         "network_thread_ratio": statistics.median(thread for _, thread in shares),
         "ratios": shares,
         "target": TARGET,
     }
-    print(json.dumps(report, indent=2))
-    RESULTS.parent.mkdir(parents=True, exist_ok=True)
-    RESULTS.write_text(json.dumps(report, indent=2) + "\n")
+    write_report(RESULTS, options, found)
 
 
 if __name__ == "__main__":
