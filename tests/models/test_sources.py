@@ -198,7 +198,9 @@ class TestClasses:
     def test_known_classes_keep_their_rows_whatever_their_order(self, source: str, tmp_path: Path) -> None:
         name = SOURCES[source](tmp_path / "source")
         original = gmmseg.build(name, head="softmax").eval()
-        with pytest.warns(UserWarning, match=r"2 of 3 classes are known by name; these start fresh: bus$"):
+        with pytest.warns(
+            UserWarning, match=r"2 of 3 classes are known by name: Tree, road; these start fresh: bus$"
+        ):
             other = gmmseg.build(name, head="softmax", class_names=("Tree", "bus", "road")).eval()
         assert other.num_classes == 3
         self._compare(original, other, [3, 0], [0, 2])
@@ -384,7 +386,7 @@ def test_published_networks_of_torchvision_keep_the_classes_they_share(
     torch.manual_seed(0)
     network = open_torchvision("lraspp_mobilenet_v3_large", 4, None)
     monkeypatch.setattr(sources, "published_torchvision", lambda name: (network, NAMES))
-    with pytest.warns(UserWarning, match=r"1 of 2 classes are known by name; these start fresh: bus"):
+    with pytest.warns(UserWarning, match=r"1 of 2 classes are known by name: car; these start fresh: bus"):
         twin = gmmseg.build(
             "torchvision:lraspp_mobilenet_v3_large",
             head="softmax",
@@ -411,3 +413,11 @@ def test_a_file_of_torchvision_that_cannot_be_fetched_is_one_line(
         OSError, match=r"torchvision:fcn_resnet50 .*cannot be fetched \(no route\); give a file"
     ):
         gmmseg.build("torchvision:fcn_resnet50", num_classes=3, weights="pretrained")
+
+
+def test_weights_of_transformers_that_are_cut_short_are_one_line(tmp_path: Path) -> None:
+    name = SOURCES["hf segformer"](tmp_path / "source")
+    weights = Path(name) / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:5000])
+    with pytest.raises(WeightsError, match=r"source: its weights are not a whole safetensors file .*again"):
+        gmmseg.build(name)

@@ -1,5 +1,6 @@
 """From a name to folders of weights: both share their features, and nothing is overwritten."""
 
+import warnings
 from pathlib import Path
 
 import pytest
@@ -54,10 +55,19 @@ def test_a_converted_folder_is_trained_by_its_name(tmp_path: Path) -> None:
     convert_source("tiny_unet", tmp_path / "start", class_names=("road", "sky"))
     few = ["train.steps=2", "train.batch_size=2", "data.validation_split=null", "data.workers=0"]
     overrides = [f"model.name={tmp_path / 'start'}", "train.learning_rate=1e-12", *few]
-    with pytest.warns(UserWarning, match="2 of .* classes are known by name; these start fresh"):
+    with pytest.warns(UserWarning, match="2 of .* classes are known by name: .*; these start fresh"):
         weights = train(load_config("scenes", overrides), tmp_path / "run", cpu=True)
     trained, start = gmmseg.from_pretrained(weights), gmmseg.from_pretrained(tmp_path / "start")
     for (name, now), before in zip(
         trained.features.named_parameters(), start.features.parameters(), strict=True
     ):
         torch.testing.assert_close(now, before, msg=name)
+
+
+def test_the_twin_of_a_generative_model_is_said_to_start_fresh(tmp_path: Path) -> None:
+    convert_source("tiny_unet", tmp_path / "mixtures", class_names=("road", "sky"))
+    with pytest.warns(UserWarning, match="mixtures: has mixtures and no softmax classifier"):
+        convert_source(str(tmp_path / "mixtures"), tmp_path / "again", twin=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        convert_source("tiny_unet", tmp_path / "fresh", twin=True, class_names=("road", "sky"))

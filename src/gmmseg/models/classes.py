@@ -13,6 +13,7 @@ from gmmseg.models.recipe import Recipe
 from gmmseg.models.segmenter import Segmenter
 from gmmseg.models.weights import listed
 
+NO_CLASSIFIER = "has mixtures and no softmax classifier, so all of the softmax head starts fresh"
 Rows = tuple[int | None, ...]
 """For each class that is wanted, which class of the trained network it was; None: none of them."""
 
@@ -55,6 +56,8 @@ def adapt(segmenter: Segmenter, wanted: Wanted, origin: str) -> Segmenter:
             "head": head,
         }
         adapted = from_recipe(changed if recipe else None, None, origin)
+        if segmenter.mixture is not None and adapted.mixture is None:
+            _tell(f"{origin}: {NO_CLASSIFIER}")
         _transplant(segmenter, adapted, rows, same_head=recipe.get("head") == head)
         adapted.colours = segmenter.colours if same else None
         adapted.label_names = segmenter.label_names if same else None
@@ -79,11 +82,10 @@ def _rows(segmenter: Segmenter, wanted: Wanted, origin: str) -> Rows:
     if wanted.names is not None and segmenter.label_names is not None:
         rows = match_classes(segmenter.label_names, wanted.names)
         fresh = [name for name, row in zip(wanted.names, rows, strict=True) if row is None]
+        kept = [name for name in wanted.names if name not in fresh]
         if fresh:
-            kept = len(rows) - len(fresh)
-            _tell(
-                f"{origin}: {kept} of {len(rows)} classes are known by name; these start fresh{listed(fresh)}"
-            )
+            known = f"{len(kept)} of {len(rows)} classes are known by name{listed(kept)}"
+            _tell(f"{origin}: {known}; these start fresh{listed(fresh)}")
         return rows
     if wanted.count in (None, own):
         if wanted.names is not None:

@@ -14,7 +14,7 @@ from gmmseg.models.conversion import ConversionError, Dissection, Triple, dissec
 from gmmseg.models.features import IMAGENET_MEAN, IMAGENET_STD, FeatureExtractor, Features
 from gmmseg.models.hub import WEIGHTS_INSTEAD, fetching
 from gmmseg.models.recipe import Recipe
-from gmmseg.models.weights import WeightsError, listed, read_weights
+from gmmseg.models.weights import WeightsError, listed, naming_broken, read_weights
 
 if TYPE_CHECKING:
     from transformers import (
@@ -110,9 +110,14 @@ def load_state(model: "Network", state: dict[str, Tensor], origin: str) -> "Netw
 
 def _reported(model: "Network", place: str | None, state: dict[str, Tensor] | None, origin: str) -> "Network":
     """Let transformers load; what it reports as missing is an error, what it left over a warning."""
-    found = type(model).from_pretrained(
-        place, config=model.config, state_dict=state, ignore_mismatched_sizes=True, output_loading_info=True
-    )
+    with naming_broken(origin):
+        found = type(model).from_pretrained(
+            place,
+            config=model.config,
+            state_dict=state,
+            ignore_mismatched_sizes=True,
+            output_loading_info=True,
+        )
     loaded, report = cast("tuple[Network, LoadingReport]", found)
     faults = sorted(map(str, [*report["missing_keys"], *report["mismatched_keys"]]))
     # Swin's backbone adds norms that no classification checkpoint has; they start afresh.
@@ -277,7 +282,8 @@ def open_transformers(place: str, config: JSON) -> nn.Module:
             f"{place}: {error}; give one whose config.json names a ...ForSemanticSegmentation, or "
             "Mask2Former, as its architecture"
         ) from error
-    found = kind.from_pretrained(place, output_loading_info=True)
+    with naming_broken(place):
+        found = kind.from_pretrained(place, output_loading_info=True)
     model, report = cast("tuple[PreTrainedModel, LoadingReport]", found)
     missing = sorted(map(str, [*report["missing_keys"], *report["mismatched_keys"]]))
     if missing:

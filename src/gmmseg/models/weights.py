@@ -3,10 +3,12 @@
 import pickle
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
@@ -41,6 +43,17 @@ def _read_safetensors(path: Path) -> dict:
     except Exception as error:  # its own kind, and others for numbers that overflow or names that are no text
         raise WeightsError(
             f"{path}: not a whole safetensors file ({error}); fetch or write it again"
+        ) from error
+
+
+@contextmanager
+def naming_broken(origin: str) -> Iterator[None]:
+    """A broken safetensors file that another library reads inside is one line that begins with ``origin``."""
+    try:
+        yield
+    except SafetensorError as error:
+        raise WeightsError(
+            f"{origin}: its weights are not a whole safetensors file ({error}); fetch or write it again"
         ) from error
 
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gmmseg.models import Segmenter, build
+from gmmseg.models.classes import NO_CLASSIFIER
 from gmmseg.training.run_folder import refuse_weights
 
 TWIN = "twin"
@@ -39,7 +40,8 @@ def _twin(
     segmenter: Segmenter, source: str, weights: str | None, class_names: Sequence[str] | None
 ) -> Segmenter:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # all of it was said when the segmenter was built
+        warnings.simplefilter("ignore")  # all else was said when the segmenter was built
+        warnings.filterwarnings("always", message=f".*{NO_CLASSIFIER}")
         softmax = build(source, preset="softmax", weights=weights, class_names=class_names)
     # What starts from random weights has started from others here.
     softmax.features.load_state_dict(segmenter.features.state_dict())
