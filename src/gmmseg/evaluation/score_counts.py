@@ -100,12 +100,12 @@ def _count_(counters: NDArray[np.int64], places_of: _PlacesOf, keys: NDArray[np.
     slots, places = np.empty(size, dtype=np.uint32), np.empty(size, dtype=np.int64)
     # Many keys are counted in a table of half the bytes first, which the processor's cache holds.
     narrow = np.zeros(len(counters), dtype=np.int32) if len(keys) >= len(counters) else None
-    ones = torch.from_numpy(np.ones(size, dtype=np.int32))
+    ones = None if narrow is None else torch.ones(size, dtype=torch.int32)
     for start in range(0, len(keys), _BLOCK):
         block = keys[start : start + _BLOCK]
         here = places[: len(block)]
         np.copyto(here, places_of(block, out=slots[: len(block)]))
-        if narrow is None:
+        if narrow is None or ones is None:
             np.add.at(counters, here, 1)
         else:  # twice as quick as NumPy, and other threads can work meanwhile
             torch.from_numpy(narrow).scatter_add_(0, torch.from_numpy(here), ones[: len(block)])
