@@ -140,7 +140,7 @@ def test_the_best_validated_step_is_kept(tmp_path, monkeypatch):
 
 def test_more_time_buys_more_steps_and_then_more_crops(tmp_path, monkeypatch):
     work = page._Work(tmp_path, TRAIN, DATA, settings(), None, run.Clock(100, lambda: 0.0))
-    monkeypatch.setattr(page, "MOST_LOOKS", 20)
+    monkeypatch.setattr(page, "MOST_LOOKS", 100)
     costs = page._Costs(crop=0.5, step=1.0, image=0.1)
     short = work.plan(costs, VAL)
     # 0.9 of (100 s less 10 images for the density and four passes over three), 30 % of it for crops.
@@ -150,7 +150,32 @@ def test_more_time_buys_more_steps_and_then_more_crops(tmp_path, monkeypatch):
     slow = work.plan(page._Costs(crop=3.2, step=0.5, image=0.1), VAL)
     assert (slow.images, slow.crops) == (8, 1), "fewer images rather than less than a crop of each"
     work.clock = run.Clock(10_000, lambda: 0.0)
-    assert work.plan(costs, VAL).steps == page.MOST_LOOKS * 50 // page.BATCH, "nothing new beyond that"
+    assert work.plan(costs, VAL).steps == page.MOST_LOOKS * 10 // page.BATCH, "nothing new beyond that"
+
+
+def test_with_enough_steps_the_decoder_begins_anew(tmp_path, monkeypatch):
+    work = page._Work(tmp_path, TRAIN, DATA, settings(), None, run.Clock(100, lambda: 0.0))
+    costs = page._Costs(crop=0.5, step=1.0, image=0.1)
+    steps = work.plan(costs, VAL).steps
+    monkeypatch.setattr(page, "ENOUGH_TO_BEGIN_ANEW", steps)
+    assert work.plan(costs, VAL).anew
+    assert "of a new decoder" in str(work.plan(costs, VAL))
+    work.settings = settings("head")
+    assert not work.plan(costs, VAL).anew, "the features stay"
+    work.settings = settings()
+    monkeypatch.setattr(page, "ENOUGH_TO_BEGIN_ANEW", steps + 1)
+    assert not work.plan(costs, VAL).anew
+
+
+def test_a_new_decoder_is_one_of_new_weights_on_the_same_backbone(tmp_path):
+    model = run.open_model(softmax(tmp_path / "softmax"))
+    begun = page._with_mixtures(model)
+    page._begin_anew_(begun)
+    own = dict(begun.features.named_parameters())
+    weights = {name: each for name, each in model.features.named_parameters() if each.ndim > 1}
+    assert any(not name.startswith("backbone.") for name in weights)
+    for name, value in weights.items():
+        assert torch.equal(own[name], value) == name.startswith("backbone."), name
 
 
 def test_too_little_time_says_how_much_it_takes(tmp_path):

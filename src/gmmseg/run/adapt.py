@@ -1,8 +1,9 @@
 """Adaptation: a trained softmax model and a few minutes in, a generative model out.
 
 The backbone stays as it is; decoder and head, or the head alone, are trained on cached maps, with the softmax
-model as their teacher. A density of the backbone's maps is put beside them, and all of it is calibrated. What
-fits into the time is measured first, and then planned.
+model as their teacher. Where there is time the decoder begins anew: features that a softmax head has shaped
+have unknown things among known ones, and stay so. A density of the backbone's maps is put beside them, and
+all of it is calibrated. What fits into the time is measured first, and then planned.
 """
 
 import copy
@@ -48,11 +49,15 @@ from gmmseg.training.train_settings import TrainSettings
 from gmmseg.training.trainer import Interrupted, Trainer
 
 BATCH = 8
-LEARNING_RATE = 1e-3
-"""A third of what a decoder is trained with from scratch: this one knows its classes already."""
+LEARNING_RATE = 3e-3
+CAREFUL_LEARNING_RATE = 1e-3
+"""For a decoder that is trained on, and knows its classes already."""
+ENOUGH_TO_BEGIN_ANEW = 800
+"""Steps from which on a decoder is trained from new weights."""
 MOST_CROPS = 5
-MOST_LOOKS = 10
-"""Times that training sees a cached crop: more say nothing new."""
+MOST_LOOKS = 25
+"""Times that training sees an image, in one crop or another: with twice as many, labels and detection in
+other streets fell."""
 LEAST_STEPS = 20
 TOLERANCE = 0.005
 """Share of mIoU on validation images that labels may lose without a remark."""
@@ -114,12 +119,15 @@ class Plan:
     validation_images: int
     seconds_afterwards: float
     """What the last validation, density and calibration take: so much must be left after the last step."""
+    anew: bool = False
+    """Whether the decoder is trained from new weights, and not on from those of the softmax model."""
 
     def __str__(self) -> str:
         crops = f"{self.crops} cached crop{'s' * (self.crops > 1)}" if self.crops else "crops"
         uncached = "" if self.crops else " (not cached: this network cannot be split; --train head caches)"
+        decoder = " of a new decoder" if self.anew else ""
         return (
-            f"{self.steps} steps on {crops} of {self.images} images{uncached}, a density of "
+            f"{self.steps} steps{decoder} on {crops} of {self.images} images{uncached}, a density of "
             f"{self.density_images} images, {self.validation_images} validation images"
         )
 
@@ -280,9 +288,9 @@ class _Work:
                 f"{clock.seconds / 60:g} minutes are not enough here for {LEAST_STEPS} steps: give "
                 f"--minutes {math.ceil(needed / 6 + 1) / 10:g} or more"
             )
-        looks = MOST_LOOKS * images * (crops or MOST_CROPS)
-        steps = min(steps, max(LEAST_STEPS, looks // BATCH))
-        return Plan(steps, images, crops, density, seen, afterwards)
+        steps = min(steps, max(LEAST_STEPS, MOST_LOOKS * images // BATCH))
+        anew = self.settings.train == "decoder" and steps >= ENOUGH_TO_BEGIN_ANEW
+        return Plan(steps, images, crops, density, seen, afterwards, anew)
 
     def _crops(self, affordable: float) -> tuple[int, int]:
         """How many images, and crops of each."""
@@ -296,6 +304,8 @@ class _Work:
         """The generative model with the best labels on validation images, and its mIoU there."""
         set_seed(self.settings.seed)
         generative = _with_mixtures(softmax)
+        if plan.anew:
+            _begin_anew_(generative)
         trainer, cache = self._trainer(generative, softmax, plan)
         best = None if validation is None else _BestLabels(generative, validation, self.clock)
         trainer.validate = best
@@ -335,7 +345,7 @@ class _Work:
                 steps=plan.steps,
                 batch_size=BATCH,
                 seed=self.settings.seed,
-                learning_rate=LEARNING_RATE,
+                learning_rate=LEARNING_RATE if plan.anew else CAREFUL_LEARNING_RATE,
                 backbone_multiplier=0.0,
                 cached_crops=plan.crops,
                 warmup_steps=min(50, plan.steps // 10),
@@ -379,6 +389,15 @@ class _BestLabels:
 def _with_mixtures(softmax: Segmenter) -> Segmenter:
     """A copy of ``softmax`` with a new generative head."""
     return replace_head(copy.deepcopy(softmax), HEAD_PRESETS["default"]).to(softmax.mean.device)
+
+
+def _begin_anew_(generative: Segmenter) -> None:
+    """Give the layers between backbone and head new random weights."""
+    pretrained = set(generative.backbone.modules())
+    for layer in generative.features.modules():
+        begin = getattr(layer, "reset_parameters", None)
+        if layer not in pretrained and callable(begin):
+            begin()
 
 
 def _head_alone(generative: Segmenter) -> Segmenter:
