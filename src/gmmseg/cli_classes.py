@@ -187,7 +187,8 @@ def _validation(model: str, spec: str | None) -> "FingerprintedDataset | None":
 
 def _tell(name: str, added: "AddedClass") -> None:
     """Say what the new class is made of, and what it takes from the others."""
-    say(f"{name}: {added.cells} cells, {added.components} components, log prior {added.log_prior:.2f}")
+    components = f"{added.components} component{'s' * (added.components > 1)}"
+    say(f"{name}: {added.cells} cells, {components}, log prior {added.log_prior:.2f}")
     if added.gain is None:
         note("without validation images (--data) nobody knows what it takes from the other classes")
         return
