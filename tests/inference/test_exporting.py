@@ -271,11 +271,38 @@ def small_upernet():
     return segmenter
 
 
-@pytest.mark.parametrize("format", ["onnx", pytest.param("openvino", marks=pytest.mark.slow)])
-def test_pooling_to_cells_and_odd_sides_of_a_swin_are_exported(tmp_path, format):
+def small_mask2former():
+    """A Mask2Former over the same Swin, with ten queries."""
+    from transformers import Mask2FormerConfig, Mask2FormerForUniversalSegmentation
+
+    from gmmseg.models.heads import HeadSettings
+    from gmmseg.models.huggingface import swin_config
+    from gmmseg.models.masks import mask_segmenter
+
+    torch.manual_seed(0)
+    widths = ("feature_size", "mask_feature_size", "hidden_dim", "encoder_feedforward_dim", "dim_feedforward")
+    layers = {"encoder_layers": 1, "decoder_layers": 2, "num_attention_heads": 2, "num_queries": 10}
+    swin = swin_config(8, [1, 1, 1, 1], [1, 1, 2, 2], 2)
+    config = Mask2FormerConfig(backbone_config=swin, **dict.fromkeys(widths, 32), **layers)
+    config.num_labels = 3
+    segmenter = mask_segmenter(Mask2FormerForUniversalSegmentation(config), 3, HeadSettings(), {}).eval()
+    segmenter.mixture.variances.uniform_(0.05, 0.2)
+    return segmenter
+
+
+@pytest.mark.parametrize(
+    ("make", "format"),
+    [
+        (small_upernet, "onnx"),
+        pytest.param(small_upernet, "openvino", marks=pytest.mark.slow),
+        (small_mask2former, "onnx"),
+        pytest.param(small_mask2former, "openvino", marks=pytest.mark.slow),
+    ],
+)
+def test_networks_over_a_swin_are_exported_for_every_size(tmp_path, make, format):
     if format == "openvino":
         pytest.importorskip("openvino")
-    segmenter, path = small_upernet(), tmp_path / f"model{FORMATS[format].suffix}"
+    segmenter, path = make(), tmp_path / f"model{FORMATS[format].suffix}"
     report = export(segmenter, path, format=format)
     assert report.labels_identical > 0.999
     exported = open_exported(path, threads=1)

@@ -11,6 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from gmmseg.json_tree import JSON, Value
+
 Network = TypeVar("Network", bound=nn.Module)
 Paddings = tuple[int, int, int, int, int, int]
 """As F.pad takes them, for three axes."""
@@ -92,6 +94,22 @@ def padded_to_windows(cells: Tensor, height: int, width: int, *, window: int) ->
     return F.pad(cells, (0, 0, 0, -width % window, 0, -height % window)), (0, 0, 0, 1, 0, 1)
 
 
+def points_as_boxes(
+    attention: nn.Module, given: tuple[()], named: dict[str, Value]
+) -> tuple[tuple[()], JSON]:
+    """What Mask2Former's deformable attention is called with, reference points (b q l 2) as boxes (b q l 4).
+
+    Offsets from a point are counted in cells of level l, for which a recorded graph would keep the numbers of
+    cells of its example. Offsets from a box are counted in its sides over twice the number of samples, so
+    boxes with sides of that many cells say the same, in numbers that a graph computes.
+    """
+    points, shapes = named["reference_points"], named["spatial_shapes_list"]
+    side = points.new_full((), 2.0 * attention.n_points)  # type: ignore[operator]
+    sides = torch.stack([torch.stack([side / width, side / height]) for height, width in shapes])
+    boxes = torch.cat([points, sides.expand_as(points)], dim=-1)
+    return given, {**named, "reference_points": boxes}
+
+
 def free_sizes_(network: Network) -> Network:
     """Exchange what a graph of ``network`` could not hold, in place, and return the network."""
     for layer in network.modules():
@@ -102,6 +120,8 @@ def free_sizes_(network: Network) -> Network:
             layer.__class__ = PooledByProducts
         elif kind == "SwinPatchMerging":
             layer.maybe_pad = padded_to_even  # type: ignore[assignment]
+        elif kind == "Mask2FormerPixelDecoderEncoderMultiscaleDeformableAttention":
+            layer.register_forward_pre_hook(points_as_boxes, with_kwargs=True)
         elif kind == "SwinLayer":
             layer.maybe_pad = partial(padded_to_windows, window=layer.window_size)  # type: ignore[arg-type,assignment]
     return network

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from torch import nn
 
 import gmmseg
 from gmmseg.inference.speed import RUNTIMES, Contender, Timing, enter, prepare, race, ratio
@@ -89,10 +90,25 @@ def _row(timing: Timing, twin: Timing | None) -> JSON:
     }
 
 
+@torch.no_grad()
+def _with_statistics(segmenter: Segmenter) -> Segmenter:
+    """A segmenter whose batch norms know what passes through them, as after training.
+
+    Without that, random weights make maps of a hundred million (HRNet), and an attention over them becomes a
+    choice that rounding decides.
+    """
+    for layer in segmenter.modules():
+        if isinstance(layer, nn.BatchNorm2d):
+            layer.momentum = None  # the mean of all batches, which are one
+    segmenter.train()
+    segmenter.features(segmenter.normalise(torch.rand(2, 3, 128, 128)))
+    return segmenter
+
+
 def fitted_looking(name: str, num_classes: int) -> Segmenter:
     """A network of the zoo with random weights and mixtures: for questions that training does not change."""
     torch.manual_seed(0)
-    segmenter = build(name, num_classes=num_classes).eval()
+    segmenter = _with_statistics(build(name, num_classes=num_classes)).eval()
     mixture = segmenter.mixture
     assert mixture is not None
     mixture.means.copy_(mixture.coordinates.valid_means(torch.randn_like(mixture.means)))
