@@ -336,7 +336,9 @@ def test_openvino_says_what_the_predictor_says(with_density, tmp_path):
 
 
 NO_FREE_SIZES = pytest.mark.xfail(
-    raises=ExportError, strict=True, reason="the compiler of torch 2.13 fails on sizes that are free"
+    raises=ExportError,
+    strict=True,
+    reason="what torch 2.13 compiles for sizes that are free gives other numbers",
 )
 
 

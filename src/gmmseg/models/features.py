@@ -142,7 +142,9 @@ def averaged(maps: Tensor, size: tuple[int, int]) -> Tensor:
 def pad_to_multiple(images: Tensor, divisor: int) -> Tensor:
     """Images (b 3 h w) with zeros to the right and below, so that ``divisor`` divides both sides."""
     height, width = images.shape[-2:]
-    return F.pad(images, (0, -width % divisor, 0, -height % divisor))
+    # As quotients and not as remainders: where sides are symbols, those after it stay simple.
+    below, right = (((side - 1) // divisor + 1) * divisor - side for side in (height, width))
+    return F.pad(images, (0, right, 0, below))
 
 
 def crop_to_image(maps: Tensor, image_size: tuple[int, int] | torch.Size, stride: int) -> Tensor:
