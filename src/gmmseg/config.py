@@ -3,6 +3,7 @@
 Nothing below the composition root (run/) knows that configuration files exist.
 """
 
+import os
 import tomllib
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
@@ -211,7 +212,7 @@ def find_config(source: str | Path) -> Path:
             raise ConfigError(f"{path}: there is no such file")
         return path
     shipped = Path(str(SHIPPED)) / f"{source}.yaml"
-    if (path / "config.yaml").is_file():
+    if os.path.isfile(path / "config.yaml"):  # False, where Path's own raises, for names that are too long
         raise ConfigError(
             f"{path} is a run folder; to go on with the run: "
             f"gmmseg train {path / 'config.yaml'} --out {path} --resume"

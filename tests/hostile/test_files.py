@@ -20,6 +20,7 @@ class _Delete:
 
 
 DELETE = _Delete()
+PICTURE = "data/images/val/0.png"  # of the world: a whole one, so that the model is what is wrong
 
 
 def bomb_png(path, side=60_000):
@@ -220,7 +221,7 @@ def test_results_that_are_no_json(place, content, command):
 def test_configurations_of_weights_that_are_no_json(place, world, content):
     copied(world / "run" / "final", place / "model")
     (place / "model" / "config.json").write_bytes(content)
-    assert_refused(place, ["predict", "x.png", "-m", "model"], ["config.json"])
+    assert_refused(place, ["predict", world / PICTURE, "-m", "model"], ["config.json"])
 
 
 WEIGHTS_CONFIG = [
@@ -250,7 +251,7 @@ def test_configurations_of_weights(place, world, key, new):
     copied(world / "run" / "final", place / "model")
     path = place / "model" / "config.json"
     path.write_text(json.dumps(changed(json.loads(path.read_text()), key, new)))
-    assert_refused(place, ["predict", "x.png", "-m", "model"], ["model"])
+    assert_refused(place, ["predict", world / PICTURE, "-m", "model"], ["model"])
 
 
 CALIBRATION = [
@@ -274,14 +275,14 @@ def test_calibrations(place, world, key, new):
     copied(world / "run" / "final", place / "model")
     path = place / "model" / "calibration.json"
     path.write_text(json.dumps(changed(json.loads(path.read_text()), key, new)))
-    assert_refused(place, ["predict", "x.png", "-m", "model"], ["calibration.json"])
+    assert_refused(place, ["predict", world / PICTURE, "-m", "model"], ["calibration.json"])
 
 
 @pytest.mark.parametrize("content", JSONS, ids=range(len(JSONS)))
 def test_calibrations_that_are_no_json(place, world, content):
     copied(world / "run" / "final", place / "model")
     (place / "model" / "calibration.json").write_bytes(content)
-    assert_refused(place, ["predict", "x.png", "-m", "model"], ["calibration.json"])
+    assert_refused(place, ["predict", world / PICTURE, "-m", "model"], ["calibration.json"])
 
 
 WEIGHTS = [
@@ -306,7 +307,7 @@ def test_weights(place, world, spoil, word, command):
     copied(world / "run" / "final", place / "model")
     spoil(place / "model" / "model.safetensors")
     words = {
-        "predict": ["predict", "x.png", "-m", "model"],
+        "predict": ["predict", world / PICTURE, "-m", "model"],
         "evaluate": ["evaluate", "model", "-d", f"folder:{world / 'data'}"],
     }[command]
     assert_refused(place, words, ["model/model.safetensors", word])
