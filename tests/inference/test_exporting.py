@@ -198,6 +198,9 @@ def test_what_cannot_be_exported_is_refused_before_the_work_begins(tmp_path):
     tapped = gmmseg.convert(network, classifier="1", preset="softmax")
     with pytest.raises(ExportError, match="taken apart at a layer"):
         refuse_unsupported(tapped)
+    for format in ("torch", "aoti"):
+        with pytest.raises(ExportError, match="choose onnx or openvino"):
+            export(small_mask2former(), tmp_path / "model.pt2", format=format)
     assert not list(tmp_path.iterdir())
 
 

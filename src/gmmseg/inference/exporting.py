@@ -27,6 +27,7 @@ from gmmseg.inference.windows import (
 )
 from gmmseg.models import Segmenter
 from gmmseg.models.conversion import TappedFeatures
+from gmmseg.models.masks import MaskSegmenter
 
 LEAST_AGREEMENT = 0.999
 """Share of labels that must be the model's own: rounding may decide between two classes in a few pixels."""
@@ -89,7 +90,7 @@ def export(
     agree is removed, and ExportError says where. What cannot be exported is refused before the work begins.
     """
     kind = _format(format, path)
-    refuse_unsupported(segmenter)
+    refuse_unsupported(segmenter, format)
     started = time.perf_counter()
     model = _on_cpu(segmenter)
     smallest = smallest_side(model)
@@ -142,8 +143,8 @@ def remove(path: Path) -> None:
         part.unlink(missing_ok=True)
 
 
-def refuse_unsupported(segmenter: Segmenter) -> None:
-    """ExportError for what no format can hold, without trying."""
+def refuse_unsupported(segmenter: Segmenter, format: str = "onnx") -> None:
+    """ExportError for what a format cannot hold, without trying."""
     if not segmenter.is_fitted:
         raise ExportError(UNFITTED)
     if isinstance(segmenter.features, TappedFeatures):
@@ -152,6 +153,11 @@ def refuse_unsupported(segmenter: Segmenter) -> None:
             f"{kind} was taken apart at a layer by its name (convert with a classifier): the rest of it is "
             "left by an exception, which no graph can hold; export networks of the zoo, of smp, or "
             "SegFormer, UPerNet and Mask2Former of transformers"
+        )
+    if isinstance(segmenter, MaskSegmenter) and format in ("torch", "aoti"):
+        raise ExportError(
+            "Mask2Former attends to several scales at once, and torch.export keeps the sizes that they had "
+            f"in its example, so that format {format} would take images of one size: choose onnx or openvino"
         )
 
 

@@ -125,7 +125,7 @@ def query_rows(classified: SegmenterOutput, batch: int) -> ClassifiedPoints:
     """A head's rows (b*q), of ``batch`` images with as many queries each, and the index of a row's image."""
     points = classified.points
     assert points is not None
-    images = torch.arange(batch, device=points.device).repeat_interleave(len(points) // batch)
+    images = torch.arange(batch, device=points.device).repeat_interleave(points.shape[0] // batch)
     return ClassifiedPoints(
         points, classified.logits.float(), images, classified.evidence, classified.mixture
     )
