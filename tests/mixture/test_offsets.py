@@ -51,7 +51,7 @@ def loop_miou(predicted, labels, c):
 @pytest.mark.parametrize("most_lost", [0.0, 0.004, 0.1])
 def test_no_more_is_lost_than_allowed_and_no_less_taken_than_possible(generator, most_lost):
     leads, predicted, labels = old_points(generator)
-    offset = harmless_offset(leads, predicted, labels, 4, highest=20.0, most_lost=most_lost)
+    offset = harmless_offset(leads, predicted, labels, 4, highest=20.0, most_lost=most_lost, most_taken=1.0)
     before = loop_miou(predicted, labels, 4)
 
     def lost(value):
@@ -63,10 +63,33 @@ def test_no_more_is_lost_than_allowed_and_no_less_taken_than_possible(generator,
 
 def test_an_offset_that_costs_nothing_is_kept(generator):
     leads, predicted, labels = old_points(generator)
-    assert harmless_offset(leads - 100, predicted, labels, 4, highest=1.25, most_lost=0.0) == 1.25
+    assert (
+        harmless_offset(leads - 100, predicted, labels, 4, highest=1.25, most_lost=0.0, most_taken=0.0)
+        == 1.25
+    )
 
 
 def test_where_every_offset_costs_too_much_the_class_gets_nothing():
     labels = torch.tensor([0, 1, 1])
-    found = harmless_offset(torch.full((3,), torch.inf), labels, labels, 2, highest=0.0, most_lost=0.01)
+    found = harmless_offset(
+        torch.full((3,), torch.inf), labels, labels, 2, highest=0.0, most_lost=0.01, most_taken=1.0
+    )
     assert found < -1000
+
+
+def test_no_class_gives_up_more_than_its_share(generator):
+    """The mean allows it: a small class is all but taken, which costs a mean over twenty classes little."""
+    labels = torch.cat([torch.arange(19).repeat_interleave(200), torch.full((100,), 19)])
+    predicted = labels.clone()
+    predicted[3900 - 20 :] = 0  # some of the small class are wrong already: there is nothing to take
+    leads = torch.randn(3900, generator=generator) - 100
+    small = slice(3800, 3880)
+    leads[small] = torch.linspace(-8.0, 8.0, 80)
+
+    def taken(**rules):
+        offset = harmless_offset(leads, predicted, labels, 20, highest=6.0, **rules)
+        return int((leads[small] + offset > 0).sum())
+
+    assert taken(most_lost=1.0, most_taken=1.0) > 60
+    assert taken(most_lost=1.0, most_taken=0.1) == 8
+    assert taken(most_lost=1.0, most_taken=0.01) > 60  # eighty points cannot tell a share of a hundredth

@@ -26,26 +26,45 @@ def best_offset(leads: Tensor, is_new: Tensor) -> float:
 
 
 def harmless_offset(
-    leads: Tensor, predicted: Tensor, labels: Tensor, num_classes: int, *, highest: float, most_lost: float
+    leads: Tensor,
+    predicted: Tensor,
+    labels: Tensor,
+    num_classes: int,
+    *,
+    highest: float,
+    most_lost: float,
+    most_taken: float,
 ) -> float:
-    """The highest offset up to ``highest`` at which the old classes lose at most ``most_lost`` of mean IoU.
+    """The highest offset up to ``highest`` that costs the old classes little.
 
-    Of points of old classes: ``leads`` (n), the new class's logit at offset zero less the best of the
+    They lose at most ``most_lost`` of mean IoU, and none of them more than the share ``most_taken`` of the
+    points that it has right. Where a class has so few that one is more than this share, only the first rule
+    holds. Of points of old classes: ``leads`` (n), the new class's logit at offset zero less the best of the
     others', which is that of ``predicted`` (n); ``labels`` (n). -_FAR where every offset costs more.
     """
     before = _mean_iou(predicted, labels, num_classes)
+    right = predicted == labels
+    enough = torch.bincount(labels[right], minlength=num_classes) * most_taken >= 1
 
-    def lost(offset: float) -> float:
+    def harmless(offset: float) -> bool:
         taken = leads + offset > 0
-        return before - _mean_iou(torch.where(taken, num_classes, predicted), labels, num_classes)
+        after = _mean_iou(torch.where(taken, num_classes, predicted), labels, num_classes)
+        shares = _shares(taken[right], labels[right], num_classes)[enough]
+        return before - after <= most_lost and bool((shares <= most_taken).all())
 
-    if lost(highest) <= most_lost:
+    if harmless(highest):
         return highest
     low, high = -_FAR, highest
     for _ in range(_ROUNDS):
         middle = (low + high) / 2
-        low, high = (middle, high) if lost(middle) <= most_lost else (low, middle)
+        low, high = (middle, high) if harmless(middle) else (low, middle)
     return low
+
+
+def _shares(taken: Tensor, labels: Tensor, num_classes: int) -> Tensor:
+    """Of each class (c), the share of its points that are ``taken`` (n)."""
+    counts = torch.bincount(labels, minlength=num_classes)
+    return torch.bincount(labels[taken], minlength=num_classes) / counts.clamp_min(1)
 
 
 def _mean_iou(predicted: Tensor, labels: Tensor, num_classes: int) -> float:

@@ -41,6 +41,11 @@ MOST_LOST = 0.002
 """Mean IoU that the old classes may lose on the validation cells. On other images it may be twice as much:
 found on one half of the scenes' validation images, it nearly always kept the other half below 0.5 points."""
 
+MOST_TAKEN = 0.04
+"""Share of its right cells that any old class may lose there. The mean alone let bicyclists have a quarter of
+the pedestrians: in the few seconds of CamVid val other classes made up for it, in other streets they did not.
+"""
+
 
 @dataclass(frozen=True, eq=False)
 class AddedClass:
@@ -69,8 +74,9 @@ def add_class(
     """``model`` with one more class, fitted where ``masks`` (1 the class, 0 not, IGNORE) mark it.
 
     Its log prior is the one of the highest IoU on those images, together with the validation images if they
-    are labelled with the new class, and so low that the old classes lose at most MOST_LOST of mean IoU on the
-    latter. ``validation``: labelled images; classes are matched by name.
+    are labelled with the new class, and so low that on the latter the old classes lose at most MOST_LOST of
+    mean IoU, and none of them more than MOST_TAKEN of what it has right. ``validation``: labelled images;
+    classes are matched by name.
     """
     if distributed.world_size() > 1:
         raise ValueError("a class is added by one process: start the command without torchrun")
@@ -149,7 +155,9 @@ def _log_prior(
     if seen is not None and bool((seen.labels != new).any()):
         old = seen.labels != new
         leads, predicted, labels = seen.leads[old], seen.predicted[old], seen.labels[old]
-        shift = harmless_offset(leads, predicted, labels, new, highest=shift, most_lost=MOST_LOST)
+        shift = harmless_offset(
+            leads, predicted, labels, new, highest=shift, most_lost=MOST_LOST, most_taken=MOST_TAKEN
+        )
     return here + shift
 
 
