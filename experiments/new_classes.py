@@ -4,14 +4,13 @@
     python experiments/new_classes.py camvid --models DIR --camvid DIR --weights FILE
     python experiments/new_classes.py table                                     from the files there are
 
-A model is trained without some classes, and its softmax twin too, on cached crops of the same frozen
-backbone; both have the density of its maps beside their head, and a calibration. The withheld classes are
-then taken one after the other, the others of them being ignored everywhere. On every second image of the test
-set: average precision of the class as unknown. Then the class is added to the GMM model from 1, 5 and 20
-training images with masks (`run.add_class`), and the last layer of the twin is fine-tuned on the same images,
-with one row more: once the new row alone, once all rows. Masks are all that `add_class` gets; fine-tuning
-gets the labels of all known classes in these images. Both are judged on the same test images. The prior of
-the new class, and the shrinkage, are found on val alone. Images are drawn three times.
+A model is trained without one class, and its softmax twin too, on cached crops of the same frozen backbone;
+both have the density of its maps beside their head, and a calibration. On every second image of the test set:
+average precision of the class as unknown. Then the class is added to the GMM model from 1, 5 and 20 training
+images with masks (`run.add_class`), and the last layer of the twin is fine-tuned on the same images, with one
+row more: once the new row alone, once all rows. Masks are all that `add_class` gets; fine-tuning gets the
+labels of all known classes in these images. Both are judged on the same test images. The prior of the new
+class, and the shrinkage, are found on val alone. Images are drawn three times.
 
 Trained models are kept in DIR, and a class that has its results file is passed over.
 """
@@ -47,7 +46,7 @@ from gmmseg.samples import walk
 
 RESULTS = Path(__file__).parent / "results" / "new_classes"
 WITHHELD = {"streets": ("car", "person", "vegetation"), "camvid": ("pedestrian", "bicyclist")}
-"""Together, from one training of each head and seed: a training for each class would take hours here."""
+"""One after the other: each is withheld from a training of its own, for each head and seed."""
 HEADS = {"gmm": [], "softmax": ["preset=softmax"]}
 SCORES = {"gmm": ("nll", "density", "fused"), "softmax": ("max_logit", "energy", "fused")}
 """The density is one and the same for both. What models show is `fused`."""
@@ -83,35 +82,34 @@ class KeptFeatures(nn.Module):
 
 
 class Experiment:
-    """One seed: both models, trained or read, and what they are judged on."""
+    """One withheld class and seed: both models, trained or read, and what they are judged on."""
 
-    def __init__(self, kind: str, seed: int, arguments: argparse.Namespace) -> None:
-        self.kind, self.seed, self.arguments = kind, seed, arguments
+    def __init__(self, kind: str, hidden: str, seed: int, arguments: argparse.Namespace) -> None:
+        self.kind, self.hidden, self.seed, self.arguments = kind, hidden, seed, arguments
         self.kept: dict[str, Segmenter] = {}
         self.known: dict[str, float] = {}
         self.splits: dict[str, CachedDataset] = {}
 
-    def run(self, hidden: str) -> None:
-        """Judge both models on one withheld class, trained first if they are not there yet."""
-        target = RESULTS / f"{self.kind}_{hidden}_{self.seed}.json"
+    def run(self) -> None:
+        """Judge both models on the withheld class, trained first if they are not there yet."""
+        target = RESULTS / f"{self.kind}_{self.hidden}_{self.seed}.json"
         if target.is_file():
             return
         results = {
             "dataset": self.kind,
-            "hidden": hidden,
-            "withheld": WITHHELD[self.kind],
+            "hidden": self.hidden,
             "seed": self.seed,
             "overrides": {head: self.overrides(head) for head in HEADS},
             "test_images": len(self.split("test")),
-            "unknown": {head: self.unknown(head, hidden) for head in HEADS},
-            "runs": [self.added(hidden, count, draw) for count in COUNTS for draw in DRAWS],
+            "unknown": {head: self.unknown(head) for head in HEADS},
+            "runs": [self.added(count, draw) for count in COUNTS for draw in DRAWS],
         }
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(json.dumps(results, indent=1) + "\n")
 
     def overrides(self, head: str) -> list[str]:
         """What defines a training, the places of data and weights apart."""
-        withheld = f"data.held_out=[{','.join(WITHHELD[self.kind])}]"
+        withheld = f"data.held_out=[{self.hidden}]"
         return [withheld, f"train.seed={self.seed}", *COMMON, *SCALE[self.kind], *HEADS[head]]
 
     def config(self, head: str) -> Config:
@@ -122,14 +120,16 @@ class Experiment:
 
     def trained(self, head: str) -> Segmenter:
         """The model kept in --models, or one that is trained now, beside its twin."""
-        folders = {each: self.arguments.models / f"{self.kind}_{each}_{self.seed}" for each in HEADS}
+        folders = {
+            each: self.arguments.models / f"{self.kind}_{self.hidden}_{each}_{self.seed}" for each in HEADS
+        }
         if not all((folder / CALIBRATION_FILE).is_file() for folder in folders.values()):
             self.train(folders)
         return run.open_model(folders[head])
 
     def train(self, folders: dict[str, Path]) -> None:
         """Both heads on the same crops; the density of the maps of their frozen backbone is one for both."""
-        crops = self.arguments.models / "crops" / self.kind / str(self.seed)
+        crops = self.arguments.models / "crops" / self.kind / self.hidden / str(self.seed)
         for head, folder in folders.items():
             print(f"training {folder.name}", flush=True)
             cached.train(self.config(head), crops)[0].save_pretrained(folder)
@@ -157,12 +157,14 @@ class Experiment:
             )
         return self.splits[name]
 
-    def unknown(self, head: str, hidden: str) -> dict[str, Any]:
+    def unknown(self, head: str) -> dict[str, Any]:
         """AUROC, AP and FPR95 of the withheld class among the known ones, for scores of the head."""
         model = self.trained(head)
-        seen = run.matched_classes(self.split("test"), (*model.label_names, hidden))
+        seen = run.matched_classes(self.split("test"), (*model.label_names, self.hidden))
         scores = run.make_scores(model, SCORES[head])
-        entry = evaluate_anomaly(Predictor(model), HiddenClasses(seen, (hidden,)), scores, intervals=False)
+        entry = evaluate_anomaly(
+            Predictor(model), HiddenClasses(seen, (self.hidden,)), scores, intervals=False
+        )
         names = ("auroc", "ap", "fpr95")
         return {name: {each: score[each] for each in names} for name, score in entry["scores"].items()}
 
@@ -172,20 +174,20 @@ class Experiment:
             self.known[head] = old_miou(self.with_kept_features(head), test)
         return self.known[head]
 
-    def added(self, hidden: str, count: int, draw: int) -> dict[str, Any]:
+    def added(self, count: int, draw: int) -> dict[str, Any]:
         """Both ways to add the class from ``count`` images, judged on the test set."""
         gmm, twin = (self.with_kept_features(head) for head in HEADS)
-        classes = (*gmm.label_names, hidden)
+        classes = (*gmm.label_names, self.hidden)
         test, val = (run.matched_classes(self.split(name), classes) for name in ("test", "val"))
-        images = drawn(self.split("train"), hidden, count, draw, LEAST[self.kind])
-        added = run.add_class(gmm, hidden, masks_of(images, hidden), validation=val)
+        images = drawn(self.split("train"), self.hidden, count, draw, LEAST[self.kind])
+        added = run.add_class(gmm, self.hidden, masks_of(images, self.hidden), validation=val)
         labelled = run.matched_classes(images, classes)
         entry = {"images": count, "draw": draw, "cells": added.cells, "components": added.components}
         entry["gmm_add_class"] = judged(added.segmenter, self.before("gmm", test), test)
         for method, all_rows in (("softmax_new_row", False), ("softmax_all_rows", True)):
             tuned = fine_tuned(twin, labelled, all_rows=all_rows)
             entry[method] = judged(tuned, self.before("softmax", test), test)
-        print(self.kind, hidden, self.seed, json.dumps(entry), flush=True)
+        print(self.kind, self.hidden, self.seed, json.dumps(entry), flush=True)
         return entry
 
 
@@ -332,9 +334,8 @@ def main() -> None:
     if arguments.threads:
         torch.set_num_threads(arguments.threads)
     for seed in arguments.seeds:
-        experiment = Experiment(arguments.what, seed, arguments)
         for hidden in arguments.hidden or WITHHELD[arguments.what]:
-            experiment.run(hidden)
+            Experiment(arguments.what, hidden, seed, arguments).run()
     print_table()
 
 
