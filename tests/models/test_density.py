@@ -12,7 +12,8 @@ from scipy.stats import multivariate_normal
 import gmmseg
 from gmmseg.mixture.class_statistics import ClassSample, ClassSums
 from gmmseg.models import WeightsError
-from gmmseg.models.density import CellDensity, DensitySettings, features_and_maps
+from gmmseg.models.density import CellDensity, DensitySettings, maps_of_density
+from gmmseg.models.features import extracted
 
 C, K, F = 3, 2, 4
 
@@ -68,7 +69,8 @@ def test_maps_have_a_cell_for_each_of_the_features_and_all_channels(name, size, 
     features = gmmseg.build(name, num_classes=C, head="softmax").features.eval()
     images = torch.rand(2, 3, *size, generator=generator)
     with torch.no_grad():
-        found, maps = features_and_maps(features, images)
+        found, backbone_maps = extracted(features, images)
+        maps = maps_of_density(features, found, backbone_maps, size)
         assert torch.equal(found.main, features(images).main)
         assert maps.shape[-2:] == found.main.shape[-2:]
         assert maps.shape[1] == sum(each.shape[1] for each in features.backbone_maps(images))

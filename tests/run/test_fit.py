@@ -19,7 +19,8 @@ from gmmseg.inference.readings import Density, Energy
 from gmmseg.labels import IGNORE
 from gmmseg.models import InferenceSettings
 from gmmseg.models.calibration_file import FUSED
-from gmmseg.models.density import features_and_maps
+from gmmseg.models.density import maps_of_density
+from gmmseg.models.features import extracted
 from gmmseg.models.pairing import shrink_labels
 from gmmseg.run import fit
 
@@ -70,7 +71,8 @@ def cells_of(model, dataset):
     for index in range(len(dataset)):
         sample = dataset[index]
         with torch.no_grad():
-            _, maps = features_and_maps(model.features, model.normalise(sample.image[None].float() / 255))
+            features, maps = extracted(model.features, model.normalise(sample.image[None].float() / 255))
+        maps = maps_of_density(model.features, features, maps, sample.image.shape[-2:])
         points.append(maps[0].flatten(1).T)
         labels.append(shrink_labels(sample.labels[None].long(), maps.shape[-2:]).flatten())
     points, labels = torch.cat(points), torch.cat(labels)

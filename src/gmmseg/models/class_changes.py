@@ -58,7 +58,8 @@ def with_class(
     """The segmenter with one more class, the last; log densities and logits of the others stay bit for bit.
 
     ``offset``: log prior of the class in the link; by default the mean of the other classes'. A calibration
-    belongs to the old weights and is left behind. ValueError for a model without mixtures of cells, and for a
+    belongs to the old weights and is left behind, and so is a companion: a softmax classifier has no row for
+    the new class, and the mixtures label alone. ValueError for a model without mixtures of cells, and for a
     name that it has.
     """
     mixture = mixtures_of_cells(segmenter)
@@ -225,7 +226,7 @@ def _changed(
     head.mixture, head.link = mixture, link_of_rows(head.link, rows)
     changed = _rebuilt(segmenter, names, rows, mixture.num_components)
     changed.head = head
-    changed.density = density
+    changed.density, changed.companion = density, None
     changed.to(mixture.means.device)
     changed.label_names, changed.colours = names, None
     changed.inference, changed.calibration = segmenter.inference, None

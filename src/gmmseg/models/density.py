@@ -60,15 +60,17 @@ class CellDensity(nn.Module):
         return self.mixture.fit(points, labels.to(device), passes=passes, variance_floor=VARIANCE_FLOOR)
 
 
-def features_and_maps(extractor: nn.Module, images: Tensor) -> tuple[Features, Tensor]:
-    """The features of normalised images (b 3 H W), and the maps (b f h w) that a density reads, of one size.
+def maps_of_density(
+    extractor: nn.Module,
+    features: Features,
+    maps: tuple[Tensor, ...] | None,
+    image_size: tuple[int, int],
+) -> Tensor:
+    """What a density reads of images of a size (H, W), (b f h w), given what `extracted` returns of them.
 
-    The maps are the backbone's, joined, or the features for the head where the network cannot be split.
+    The backbone's maps, joined, or the features for the head where the network cannot be split.
     """
-    if isinstance(extractor, SplitFeatures):
-        height, width = images.shape[-2:]
-        maps = extractor.backbone_maps(images)
-        return extractor.decode(maps, (height, width)), extractor.joined_maps(maps, (height, width))
-    features = extractor(images)
-    features = Features(features) if isinstance(features, Tensor) else features
-    return features, features.main
+    if maps is None:
+        return features.main
+    assert isinstance(extractor, SplitFeatures)
+    return extractor.joined_maps(maps, image_size)

@@ -73,6 +73,19 @@ class SplitFeatures(FeatureExtractor, ABC):
         return crop_to_image(torch.cat(same, dim=1), image_size, self.stride)
 
 
+def extracted(extractor: nn.Module, images: Tensor) -> tuple[Features, tuple[Tensor, ...] | None]:
+    """The features of normalised images (b 3 H W), and the backbone's maps that they were decoded from.
+
+    None in place of the maps for a network that cannot be split.
+    """
+    if isinstance(extractor, SplitFeatures):
+        height, width = images.shape[-2:]
+        maps = extractor.backbone_maps(images)
+        return extractor.decode(maps, (height, width)), maps
+    features = extractor(images)
+    return Features(features) if isinstance(features, Tensor) else features, None
+
+
 class FrozenFeatures(SplitFeatures):
     """A whole feature extractor that is not trained: all of it is backbone, and nothing is left to decode.
 

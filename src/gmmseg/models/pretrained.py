@@ -1,10 +1,12 @@
 """Segmenters by folder or hub name."""
 
+from dataclasses import asdict
 from pathlib import Path
-from typing import cast
+from typing import cast, get_args
 
 from torch import nn
 
+from gmmseg.bounds import shown
 from gmmseg.json_tree import JSON
 from gmmseg.mixture.mixture import Group
 from gmmseg.models.calibration_file import (
@@ -14,6 +16,7 @@ from gmmseg.models.calibration_file import (
     possible_scores,
     read_calibration,
 )
+from gmmseg.models.companion import Companion, Kind, companion_of
 from gmmseg.models.conversion import Triple, convert
 from gmmseg.models.density import CellDensity, DensitySettings
 from gmmseg.models.heads import HeadSettings, present_words
@@ -24,7 +27,7 @@ from gmmseg.models.light import rebuild_light
 from gmmseg.models.recipe import Recipe
 from gmmseg.models.reference_import import build_reference
 from gmmseg.models.saving import CONFIG_FILE, WEIGHTS_FILE, digest, mixtures, read_config, read_state
-from gmmseg.models.segmenter import Segmenter
+from gmmseg.models.segmenter import Segmenter, replace_head
 from gmmseg.models.smp import rebuild_smp
 from gmmseg.models.torchvision_models import rebuild_torchvision
 from gmmseg.models.weights import WeightsError
@@ -53,6 +56,7 @@ def from_pretrained(
             f"{place}: {config['num_classes']} classes, the architecture has {segmenter.num_classes}"
         )
     segmenter.density = _density(config, place)
+    segmenter.companion = _companion(config, architecture, place)
     _set_groups(segmenter, config.get("groups", {}), place)
     read_state(segmenter, place)
     segmenter.label_names = tuple(config["label_names"]) if config["label_names"] else None
@@ -88,6 +92,27 @@ def _density(config: JSON, place: Path) -> CellDensity | None:
     except (TypeError, ValueError) as error:
         path = place / CONFIG_FILE
         raise WeightsError(f"{path}: the entry density is not understood ({error})") from error
+
+
+def _companion(config: JSON, architecture: nn.Module | None, place: Path) -> Companion | None:
+    """The softmax classifier beside the head, not yet filled, of weights that have one."""
+    kind = config.get("companion")
+    if kind is None:
+        return None
+    if kind not in get_args(Kind):
+        raise WeightsError(f"{place / CONFIG_FILE}: the entry companion is not understood ({shown(kind)})")
+    settings = HeadSettings(kind="softmax")
+    if isinstance(architecture, Segmenter):
+        softmax = replace_head(architecture, settings)
+    else:
+        recipe = {**config["recipe"], "head": asdict(settings)} if config["recipe"] else None
+        with offline():
+            softmax = _built({**config, "recipe": recipe}, architecture, place)
+    try:
+        return companion_of(softmax.features, softmax.head, kind)
+    except ValueError as error:
+        path = place / CONFIG_FILE
+        raise WeightsError(f"{path}: the entry companion does not fit the network: {error}") from error
 
 
 def _set_groups(segmenter: Segmenter, entry: JSON, place: Path) -> None:

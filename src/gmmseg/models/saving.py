@@ -111,6 +111,7 @@ def describe(segmenter: "Segmenter") -> JSON:
         "colours": segmenter.colours,
         "inference": asdict(segmenter.inference),
         "density": None if segmenter.density is None else asdict(segmenter.density.settings),
+        "companion": None if segmenter.companion is None else segmenter.companion.kind,
         "groups": {part: mixture.groups for part, mixture in mixtures(segmenter).items()},
     }
 

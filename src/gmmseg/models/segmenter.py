@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from gmmseg.labels import IGNORE
 from gmmseg.mixture import ClassMixture, OnlineEM
 from gmmseg.models.calibration_file import Calibration
-from gmmseg.models.density import CellDensity, features_and_maps
-from gmmseg.models.features import IMAGENET_MEAN, IMAGENET_STD, Features
+from gmmseg.models.companion import Companion
+from gmmseg.models.density import CellDensity, maps_of_density
+from gmmseg.models.features import IMAGENET_MEAN, IMAGENET_STD, Features, extracted
 from gmmseg.models.heads import GMMHead, HeadSettings, SoftmaxHead, make_head
 from gmmseg.models.inference_settings import InferenceSettings
 from gmmseg.models.outputs import EMPoints, SegmenterOutput
@@ -30,6 +31,8 @@ class Segmenter(nn.Module):
     and ``backbone``. ``recipe`` is what `from_pretrained` needs to build the same network again.
     ``calibration`` holds what was found after training (`gmmseg.inference.calibrate`); None before.
     ``density``: what `gmmseg.run.fit_density` puts beside the head; it changes no label and no posterior.
+    ``companion``: the softmax classifier that `gmmseg.run.adapt` leaves beside a generative head; the logits
+    of both are averaged. Neither of the two has a part in training.
     ``inference``: how validation looked at images, and how a `Predictor` does unless told otherwise.
     """
 
@@ -59,6 +62,7 @@ class Segmenter(nn.Module):
         self.colours: tuple[Colour, ...] | None = None
         self.calibration: Calibration | None = None
         self.density: CellDensity | None = None
+        self.companion: Companion | None = None
         self.inference = InferenceSettings()
 
     @property
@@ -103,14 +107,22 @@ class Segmenter(nn.Module):
         return ((images - self.mean) / self.std).contiguous(memory_format=torch.channels_last)
 
     def forward(self, images: Tensor) -> SegmenterOutput:
-        if self.density is not None and not self.training:
-            return self._with_density(self.density, images)
+        if not self.training and (self.density is not None or self.companion is not None):
+            return self._with_what_is_beside_the_head(images)
         features = self.features(self.normalise(images))
         return self.on_features(Features(features) if isinstance(features, Tensor) else features)
 
-    def _with_density(self, density: CellDensity, images: Tensor) -> SegmenterOutput:
-        features, maps = features_and_maps(self.features, self.normalise(images))
-        return replace(self.on_features(features), density_evidence=density(maps))
+    def _with_what_is_beside_the_head(self, images: Tensor) -> SegmenterOutput:
+        height, width = images.shape[-2:]
+        features, maps = extracted(self.features, self.normalise(images))
+        output = self.on_features(features)
+        if self.companion is not None:
+            logits = (output.logits + self.companion(features, maps, (height, width))) / 2
+            output = replace(output, logits=logits)
+        if self.density is None:
+            return output
+        read = maps_of_density(self.features, features, maps, (height, width))
+        return replace(output, density_evidence=self.density(read))
 
     def on_features(self, features: Features) -> SegmenterOutput:
         """What `forward` returns, from the features of the images."""

@@ -2,8 +2,9 @@
 
 The backbone stays as it is; decoder and head, or the head alone, are trained on cached maps, with the softmax
 model as their teacher. Where there is time the decoder begins anew: features that a softmax head has shaped
-have unknown things among known ones, and stay so. A density of the backbone's maps is put beside them, and
-all of it is calibrated. What fits into the time is measured first, and then planned.
+have unknown things among known ones, and stay so. Decoder and classifier of the softmax model stay beside the
+new ones, and labels are those of both (`gmmseg.models.companion`). A density of the backbone's maps is put
+beside them, too, and all of it is calibrated. What fits into the time is measured first, and then planned.
 """
 
 import copy
@@ -28,6 +29,7 @@ from gmmseg.data.subset import EvenlySpaced
 from gmmseg.distributed import Say
 from gmmseg.inference import Predictor
 from gmmseg.models import Segmenter, build
+from gmmseg.models.companion import Companion, Kind, companion_of
 from gmmseg.models.features import FeatureExtractor, FrozenFeatures, SplitFeatures
 from gmmseg.models.heads import HEAD_PRESETS
 from gmmseg.models.segmenter import replace_head
@@ -306,6 +308,7 @@ class _Work:
         generative = _with_mixtures(softmax)
         if plan.anew:
             _begin_anew_(generative)
+        generative.companion = self._companion(softmax)
         trainer, cache = self._trainer(generative, softmax, plan)
         best = None if validation is None else _BestLabels(generative, validation, self.clock)
         trainer.validate = best
@@ -316,6 +319,14 @@ class _Work:
             say(f"the time was enough for {trainer.step} of {plan.steps} steps")
         self.image_seconds = 0.0 if best is None else best.image_seconds
         return generative.eval(), None if best is None else best.restored()
+
+    def _companion(self, softmax: Segmenter) -> Companion | None:
+        """What stays of the softmax model; None where all that is not the backbone is trained, and cannot be
+        told from it."""
+        if not self.caches(softmax):
+            return None
+        kind: Kind = "head" if self.settings.train == "head" else "decoder"
+        return companion_of(softmax.features, softmax.head, kind)
 
     def images_in_time(self, plan: Plan) -> int:
         """How many images there is still time to fit a density on, at the pace of the last validation."""

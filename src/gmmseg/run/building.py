@@ -99,7 +99,7 @@ def make_segmenter(config: Config, dataset: SegmentationDataset) -> Segmenter:
     assert space is not None
     model = config.model
     segmenter = build(model.name, head=model.head, weights=model.weights, class_names=space.names)
-    segmenter.density = None  # of a backbone that is about to change
+    segmenter.density = segmenter.companion = None  # of a backbone that is about to change
     segmenter.label_names, segmenter.colours = space.names, space.colours
     segmenter.inference = config.inference.override()  # refuses a stride that fits no window
     return segmenter

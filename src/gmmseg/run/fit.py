@@ -27,9 +27,9 @@ from gmmseg.models.density import (
     VARIANCE_FLOOR,
     CellDensity,
     DensitySettings,
-    features_and_maps,
+    maps_of_density,
 )
-from gmmseg.models.features import SplitFeatures
+from gmmseg.models.features import SplitFeatures, extracted
 from gmmseg.models.heads import HeadSettings
 from gmmseg.models.pairing import shrink_labels
 from gmmseg.models.saving import digest
@@ -219,8 +219,10 @@ class _MapsViewer(Segmenter):
     """Shows what a density sees in each cell as its points."""
 
     def forward(self, images: Tensor) -> SegmenterOutput:
-        _, maps = features_and_maps(self.features, self.normalise(images))
-        return SegmenterOutput(maps, maps)
+        height, width = images.shape[-2:]
+        features, maps = extracted(self.features, self.normalise(images))
+        read = maps_of_density(self.features, features, maps, (height, width))
+        return SegmenterOutput(read, read)
 
 
 def maps_viewer(model: Segmenter) -> Segmenter:
