@@ -73,7 +73,10 @@ def _architecture(config: JSON) -> Iterator[str]:
         "softmax": "softmax",
     }.get(str(head.get("kind")), "see config.json")
     density = config.get("density")
-    beside = "" if density is None else "; a density of the backbone's maps beside it"
+    beside = (
+        "" if config.get("companion") is None else "; the softmax classifier it was adapted from beside it"
+    )
+    beside += "" if density is None else "; a density of the backbone's maps beside it"
     names = config.get("label_names")
     shown = ", ".join(map(_plain, (names or ())[:_MOST_CLASSES]))
     more = ", ..." if names and len(names) > _MOST_CLASSES else ""

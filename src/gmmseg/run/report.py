@@ -94,7 +94,8 @@ def _facts(sources: Sequence[Source]) -> Iterator[tuple[str, str]]:
 def _network(model: Segmenter, subject: Subject) -> str:
     mixture = model.mixture
     head = "softmax head" if mixture is None else f"mixtures of {mixture.means.shape[1]} components per class"
-    beside = "" if model.density is None else " and a density beside them"
+    beside = "" if model.companion is None else ", the softmax classifier it was adapted from"
+    beside += "" if model.density is None else " and a density beside them"
     parameters = sum(each.numel() for each in model.parameters()) / 1e6
     steps = max((entry["step"] for entry in subject.log), default=0)
     trained = f", trained for {steps} steps" if steps else ""
