@@ -89,7 +89,8 @@ def test_a_model_whose_classes_change_leaves_it_behind():
         alone = gmmseg.models.conversion.share_weights(generative)
         alone.companion = None
         images = torch.rand(1, 3, 32, 48)
-        changed = generative.with_class("cone", points(generative, 50))
+        with pytest.warns(UserWarning, match="left behind"):
+            changed = generative.with_class("cone", points(generative, 50))
         assert changed.companion is None
         assert torch.equal(changed(images).logits[:, :4], alone(images).logits)
     assert generative.companion is not None
@@ -125,3 +126,26 @@ def test_what_has_no_such_parts_is_refused():
     whole = gmmseg.build("smp:FPN/mobilenet_v2", preset="softmax", class_names=NAMES)
     with pytest.raises(ValueError, match="cannot be split"):
         companion_of(whole.features, whole.head, "decoder")
+
+
+@pytest.mark.parametrize("given", [False, True])
+@pytest.mark.parametrize("name", ["smp:Unet/resnet18", "torchvision:lraspp_mobilenet_v3_large"])
+def test_a_classifier_that_is_no_1x1_convolution_is_loaded(tmp_path, name, given):
+    """It is the network's own, whether or not a segmenter to fill is given."""
+    _, generative = both(name, "head")
+    generative.save_pretrained(tmp_path)
+    architecture = gmmseg.build(name, class_names=NAMES) if given else None
+    loaded = gmmseg.from_pretrained(tmp_path, architecture=architecture)
+    images = torch.rand(1, 3, 64, 64)
+    with torch.no_grad():
+        assert torch.equal(loaded(images).logits, generative(images).logits)
+
+
+def test_another_head_or_other_classes_leave_it_behind_and_say_so(tmp_path):
+    _, generative = both()
+    with pytest.warns(UserWarning, match="left behind"):
+        assert replace_head(generative, gmmseg.models.heads.HEAD_PRESETS["default"]).companion is None
+    generative.save_pretrained(tmp_path)
+    with pytest.warns(UserWarning, match="left behind"):
+        assert gmmseg.build(str(tmp_path), class_names=NAMES[:3]).companion is None
+    assert gmmseg.build(str(tmp_path), class_names=NAMES).companion is not None

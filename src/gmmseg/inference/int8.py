@@ -14,7 +14,7 @@ from gmmseg.inference.export_graph import INPUTS
 from gmmseg.inference.onnx_format import SILENT, OnnxModel, needed
 from gmmseg.inference.predictor import at_short_side
 
-KEPT = ("/network/head/", "/network/density/")
+KEPT = ("/network/head/", "/network/companion/head/", "/network/density/")
 """Parts of the graph that stay in single precision: squares of points are not for eight bits."""
 QUANTISED = ["Conv", "MatMul", "Gemm"]
 MOST_IMAGES = 64

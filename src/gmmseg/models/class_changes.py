@@ -19,6 +19,7 @@ from gmmseg.mixture.changing import appended, merged, without
 from gmmseg.mixture.few_samples import AS_CHOSEN, FewSamples, NewClass, fit_class
 from gmmseg.mixture.links import LinearTerms, linear_terms, link_of_rows
 from gmmseg.models.classes import Rows, match_classes, transplanted, with_classes
+from gmmseg.models.companion import say_left_behind
 from gmmseg.models.conversion import share_weights
 from gmmseg.models.density import CellDensity, DensitySettings
 from gmmseg.models.heads import GMMHead
@@ -55,7 +56,8 @@ def with_class(
     offset: float | None = None,
     settings: FewSamples = AS_CHOSEN,
 ) -> Segmenter:
-    """The segmenter with one more class, the last; log densities and logits of the others stay bit for bit.
+    """The segmenter with one more class, the last; log densities of the others stay bit for bit, and so do
+    the logits that the head makes of them.
 
     ``offset``: log prior of the class in the link; by default the mean of the other classes'. A calibration
     belongs to the old weights and is left behind, and so is a companion: a softmax classifier has no row for
@@ -227,6 +229,7 @@ def _changed(
     changed = _rebuilt(segmenter, names, rows, mixture.num_components)
     changed.head = head
     changed.density, changed.companion = density, None
+    say_left_behind(segmenter.companion)
     changed.to(mixture.means.device)
     changed.label_names, changed.colours = names, None
     changed.inference, changed.calibration = segmenter.inference, None

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 import torch
 from torch import Tensor
 
+from gmmseg.models.companion import say_left_behind
 from gmmseg.models.heads import HeadSettings
 from gmmseg.models.pretrained import from_recipe
 from gmmseg.models.recipe import Recipe
@@ -58,6 +59,7 @@ def adapt(segmenter: Segmenter, wanted: Wanted, origin: str) -> Segmenter:
         adapted = from_recipe(changed if recipe else None, None, origin)
         if segmenter.mixture is not None and adapted.mixture is None:
             _tell(f"{origin}: {NO_CLASSIFIER}")
+        say_left_behind(segmenter.companion)
         _transplant(segmenter, adapted, rows, same_head=recipe.get("head") == head)
         adapted.colours = segmenter.colours if same else None
         adapted.label_names = segmenter.label_names if same else None

@@ -5,6 +5,7 @@ mean of their posteriors: labels stay near those that the softmax model was trus
 """
 
 import copy
+import warnings
 from typing import Literal, Self, cast
 
 from torch import Tensor, nn
@@ -45,6 +46,16 @@ class Companion(nn.Module):
             assert maps is not None, "a decoder needs the maps of a network that can be split"
             features = self.decoder.decode(maps, image_size)
         return cast(Tensor, self.head(features.main).logits)
+
+
+def say_left_behind(companion: Companion | None) -> None:
+    """Warn that a model goes on without its companion, if it had one."""
+    if companion is not None:
+        warnings.warn(
+            "the softmax classifier that adapt had kept beside the mixtures is left behind: from here on "
+            "labels are those of the new head alone",
+            stacklevel=3,
+        )
 
 
 def companion_of(features: nn.Module, head: nn.Module, kind: Kind) -> Companion:

@@ -101,13 +101,15 @@ def _companion(config: JSON, architecture: nn.Module | None, place: Path) -> Com
         return None
     if kind not in get_args(Kind):
         raise WeightsError(f"{place / CONFIG_FILE}: the entry companion is not understood ({shown(kind)})")
-    settings = HeadSettings(kind="softmax")
-    if isinstance(architecture, Segmenter):
+    settings, recipe = HeadSettings(kind="softmax"), config["recipe"]
+    if isinstance(architecture, Segmenter) and (recipe is None or recipe["source"] == "module"):
         softmax = replace_head(architecture, settings)
     else:
-        recipe = {**config["recipe"], "head": asdict(settings)} if config["recipe"] else None
+        # A recipe knows the network's own classifier, which need not be a 1x1 convolution.
+        given = None if isinstance(architecture, Segmenter) else architecture
+        of_softmax = {**recipe, "head": asdict(settings)} if recipe else None
         with offline():
-            softmax = _built({**config, "recipe": recipe}, architecture, place)
+            softmax = _built({**config, "recipe": of_softmax}, given, place)
     try:
         return companion_of(softmax.features, softmax.head, kind)
     except ValueError as error:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from gmmseg.labels import IGNORE
 from gmmseg.mixture import ClassMixture, OnlineEM
 from gmmseg.models.calibration_file import Calibration
-from gmmseg.models.companion import Companion
+from gmmseg.models.companion import Companion, say_left_behind
 from gmmseg.models.density import CellDensity, maps_of_density
 from gmmseg.models.features import IMAGENET_MEAN, IMAGENET_STD, Features, extracted
 from gmmseg.models.heads import GMMHead, HeadSettings, SoftmaxHead, make_head
@@ -196,8 +196,9 @@ class Segmenter(nn.Module):
     ) -> "Segmenter":
         """A new segmenter with one more class, the last, fitted on ``points`` (n d) of its mixture.
 
-        Nothing is trained, and all other classes keep their densities and logits bit for bit. ``offset``: its
-        log prior in the link. `gmmseg.run.add_class` does this from images and masks, and chooses the offset.
+        Nothing is trained, and all other classes keep their densities and the head's logits bit for bit; a
+        companion is left behind, as it is whenever classes change. ``offset``: its log prior in the link.
+        `gmmseg.run.add_class` does this from images and masks, and chooses the offset.
         """
         from gmmseg.models.class_changes import Samples, with_class  # which changes segmenters
 
@@ -227,12 +228,13 @@ class Segmenter(nn.Module):
 
 
 def replace_head(segmenter: Segmenter, settings: HeadSettings) -> Segmenter:
-    """A segmenter with the same features (shared, not copied) and a new, untrained head."""
+    """A segmenter with the same features (shared, not copied) and a new, untrained head alone."""
     if not segmenter.points_are_cells:
         raise ValueError(
             f"the head of a {type(segmenter).__name__} is part of its matching and stays on it: convert the "
             "network with the head it is to have, and train that"
         )
+    say_left_behind(segmenter.companion)
     channels = segmenter.features.out_channels
     assert isinstance(channels, int)
     replaced = Segmenter(
