@@ -4,6 +4,8 @@ import re
 import subprocess
 import sys
 
+import pytest
+
 HEAVY = ("timm", "transformers", "segmentation_models_pytorch", "torchvision", "matplotlib", "accelerate",
          "torchmetrics", "gradio", "scipy")  # fmt: skip
 
@@ -159,3 +161,21 @@ def test_presets_that_a_shell_completes_are_those_there_are():
 
     assert set(_presets("")) == set(HEAD_PRESETS)
     assert _presets("pa") == ["paper"]
+
+
+def test_errors_of_workers_and_other_processes_are_one_line_of_ours():
+    """A DataLoader hands on a worker's whole traceback; gloo speaks of its own sources."""
+    from torch.utils.data import DataLoader
+
+    from gmmseg.cli import _in_a_line
+
+    def broken(index):
+        raise ValueError(f"images/{index[0]}.png: cannot be read; replace or remove it")
+
+    with pytest.raises(ValueError, match="Original Traceback") as caught:
+        next(iter(DataLoader([0, 1], num_workers=1, collate_fn=broken)))
+    assert _in_a_line(caught.value) == "images/0.png: cannot be read; replace or remove it"
+    gloo = RuntimeError("[pair.cc:553] Connection closed by peer [127.0.0.1]:1. This is typically")
+    assert _in_a_line(gloo).startswith("another process has failed")
+    assert _in_a_line(ValueError("plain")) == "plain"
+    assert _in_a_line(ValueError()) == "ValueError"

@@ -1,6 +1,7 @@
 """The experiments: their tables come from files in the repository, their refusals say what is missing."""
 
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,15 @@ def test_the_tables_of_rare_classes_are_those_of_the_files(monkeypatch, capsys, 
     import rare_classes
 
     getattr(rare_classes, shown)()
+    printed = capsys.readouterr().out.strip()
+    assert printed.count("\n") > 2
+    assert f"<!-- {name} -->\n{printed}\n<!-- end -->" in (ROOT / "docs" / "results_tables.md").read_text()
+
+
+@pytest.mark.parametrize("name", ["pairs"])
+def test_the_tables_of_other_experiments_are_those_of_the_files(monkeypatch, capsys, name):
+    monkeypatch.syspath_prepend(str(ROOT / "experiments"))
+    import_module(name).print_table()
     printed = capsys.readouterr().out.strip()
     assert printed.count("\n") > 2
     assert f"<!-- {name} -->\n{printed}\n<!-- end -->" in (ROOT / "docs" / "results_tables.md").read_text()

@@ -590,12 +590,22 @@ def main() -> None:
     except (ValueError, OSError, ImportError, RuntimeError, FloatingPointError) as error:
         if os.environ.get("GMMSEG_DEBUG"):
             raise
-        _complain(str(error) or type(error).__name__, 1)
+        _complain(_in_a_line(error), 1)
     except Exception as error:  # nobody expected this one: a fault of the program, whatever the input
         if os.environ.get("GMMSEG_DEBUG"):
             raise
         advice = "please report it with what GMMSEG_DEBUG=1 shows"
         _complain(f"{UNEXPECTED} ({type(error).__name__}: {error}); {advice}", 1)
+
+
+def _in_a_line(error: Exception) -> str:
+    """What an error says; of one that came out of a worker or another process, what is worth saying."""
+    said = str(error) or type(error).__name__
+    if "Original Traceback" in said:  # a DataLoader's: the worker's own error is the last line
+        return said.strip().splitlines()[-1].partition(": ")[2] or said
+    if "Connection closed by peer" in said:
+        return "another process has failed, and its own line says why; this one stops, too"
+    return said
 
 
 def _complain(message: str, code: int) -> None:
