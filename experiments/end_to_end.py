@@ -41,7 +41,7 @@ REGIMES = {"frozen": 0.0, "last_block": 0.1, "rate_0.01": 0.01, "rate_0.1": 0.1,
 KINDS = {"hidden": [HELD_OUT], "closed": []}
 COMMON = [
     "model.name=timm:tf_efficientnet_lite0", "train.steps=250", "train.batch_size=6", "data.crop=[192,256]",
-    "train.validate_every=100000", "train.save_every=100000", "data.workers=0",
+    "train.validate_every=100000", "train.save_every=100000", "data.workers=0", "train.decoders=1",
 ]  # fmt: skip
 SCORES = {"gmm_default": ["nll", "density", "fused"], "softmax": ["msp", "energy", "density", "fused"]}
 SHOWN = {"gmm_default": ("fused",), "softmax": ("energy", "fused")}

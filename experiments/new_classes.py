@@ -51,7 +51,10 @@ HEADS = {"gmm": [], "softmax": ["preset=softmax"]}
 SCORES = {"gmm": ("nll", "density", "fused"), "softmax": ("max_logit", "energy", "fused")}
 """The density is one and the same for both. What models show is `fused`."""
 COMMON = ["train.validate_every=100000", "train.save_every=100000"]
-SCALE = {"streets": [], "camvid": ["train.cached_crops=2", "train.steps=500"]}
+SCALE = {
+    "streets": ["train.decoders=1"],
+    "camvid": ["train.decoders=1", "train.cached_crops=2", "train.steps=500"],
+}
 COUNTS, DRAWS = (1, 5, 20), (0, 1, 2)
 LEAST = {"streets": 200, "camvid": 200}
 """Pixels of the class in an image that is drawn."""

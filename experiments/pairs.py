@@ -30,7 +30,7 @@ from gmmseg.models.density import CellDensity
 from tables import MEASURES, figures, percent, print_rows
 
 RESULTS = Path(__file__).parent / "results" / "pairs"
-FIRST = ("softmax", "gmm_default", "likelihood_1_slow_link")
+FIRST = ("softmax", "one_decoder", "likelihood_1_slow_link")
 SCORES = ["energy", "density", "fused"]
 
 
@@ -68,7 +68,7 @@ class Pairs:
         model.density, model.inference = self._density, InferenceSettings(short_side=360)
         if beside is not None:
             softmax = run.open_model(self.arguments.models / f"choices_softmax_{beside}")
-            model.companion = companion_of(softmax.features, softmax.head, "decoder")
+            model.companions.append(companion_of(softmax.features, softmax.head, "decoder"))
         val = run.validation_data(replace(data, root=str(self.arguments.camvid)))
         assert val is not None
         model.calibration = calibrate(Predictor(model), val)

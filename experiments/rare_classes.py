@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 import cached
-from camvid import COMMON, MAIN
+from camvid import COMMON, MAIN, ONE
 from gmmseg import run
 from gmmseg.config import dump_config, load_config
 from gmmseg.data import open_dataset
@@ -31,10 +31,12 @@ from tables import percent, print_rows
 RESULTS = Path(__file__).parent / "results" / "rare_classes"
 VARIANTS = {
     "softmax": MAIN["softmax"],
+    "softmax_3": MAIN["softmax_3"],
     "gmm_default": [],
-    "forget_by_batches": ["em.decay_points=null"],
-    "forget_by_1600_points": ["em.decay_points=1600"],
-    "components_2": ["model.head.components=2", "em.decay_points=null"],
+    "one_decoder": ONE,
+    "forget_by_batches": [*ONE, "em.decay_points=null"],
+    "forget_by_1600_points": [*ONE, "em.decay_points=1600"],
+    "components_2": [*ONE, "model.head.components=2", "em.decay_points=null"],
 }
 
 

@@ -40,7 +40,7 @@ RENAMED_EM = {"spread_decay": "covariance_decay", "spread_shrinkage": "covarianc
 LATER_EM: Tree = {"decay_points": None}
 """Keys of ``em`` that configurations written by earlier versions, which spell out all others, do not have,
 and what those versions did."""
-LATER_TRAIN: Tree = {"cached_crops": 0, "density": False, "exemplars": False}
+LATER_TRAIN: Tree = {"cached_crops": 0, "density": False, "exemplars": False, "decoders": 1}
 """The same for ``train``."""
 OLD_HEAD = {"kind", "components", "dim", "projection", "link", "temperature", "winner", "discriminative"}
 """Keys of ``model.head`` as versions wrote them whose projection said the coordinates too."""

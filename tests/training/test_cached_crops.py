@@ -200,7 +200,8 @@ def test_networks_in_two_steps_give_what_they_give_in_one():
         maps = features.backbone_maps(segmenter.normalise(images))
         layout = CropLayout(tuple(each.shape[1:] for each in maps), (50, 70), 1, "float32")
         torch.manual_seed(1)
-        split = segmenter.on_features(features.decode(layout.unpack(layout.pack(maps)), (50, 70)))
+        kept = layout.unpack(layout.pack(maps))
+        split = segmenter.on_features(features.decode(kept, (50, 70)), kept, (50, 70))
         torch.testing.assert_close(split.logits, whole.logits, atol=1e-4, rtol=1e-4)
         assert len(split.auxiliary) == len(whole.auxiliary)
 

@@ -20,7 +20,8 @@ from gmmseg.data.scenes import Scenes
 from gmmseg.data.transforms import training_transform
 from gmmseg.labels import IGNORE
 from gmmseg.mixture import OnlineEM, PRESETS
-from gmmseg.models.heads import HeadSettings
+from gmmseg.models.companion import companion_of
+from gmmseg.models.heads import HEAD_PRESETS, HeadSettings
 from gmmseg.training.optim import freeze_backbone, make_optimization
 from gmmseg.training.checkpoint import load_checkpoint
 from gmmseg.training.train_settings import TrainSettings
@@ -55,7 +56,7 @@ class InOrder(ShuffledSampler):
 
 
 def train(case, head="default", batch_size=4, accumulate=1, backbone_multiplier=1.0, component_weight=0.5,
-          save_every=100, resume=None, network=None, signal_at=None, softmax_steps=0):
+          decoders=1, save_every=100, resume=None, network=None, signal_at=None, softmax_steps=0):
     torch.manual_seed(0)
     settings = TrainSettings(
         steps=3, batch_size=batch_size // processes, accumulate=accumulate, warmup_steps=0, optimizer="sgd",
@@ -68,13 +69,21 @@ def train(case, head="default", batch_size=4, accumulate=1, backbone_multiplier=
         segmenter = gmmseg.convert(network)
     if backbone_multiplier == 0:
         freeze_backbone(segmenter)
+    others = []
+    for number in range(1, decoders):
+        other = gmmseg.build("tiny_unet", num_classes=10, head=head)
+        companion = companion_of(other.features, other.head, "decoder", HEAD_PRESETS[head], learns=True)
+        segmenter.companions.append(companion)
+        others.append(OnlineEM(companion.head.mixture, PRESETS["default"], seed=number))
     scenes = HalfLabelled(Scenes("train", size=(32, 48), length=8))
     dataset = AugmentedDataset(scenes, training_transform((32, 48), scale=(1.0, 1.0)))
     loader = EpochLoader(
         dataset, InOrder(8), settings.batch_size, prepare=accelerator.prepare_data_loader
     )
     em = OnlineEM(segmenter.mixture, PRESETS["default"]) if segmenter.mixture is not None else None
-    optimization = make_optimization(segmenter, settings, em, accelerator.prepare)
+    optimization = make_optimization(
+        segmenter, settings, em, accelerator.prepare, em_of_companions=others
+    )
     (out / case).mkdir(exist_ok=True)
     drawn = []
     segmenter.features.register_forward_pre_hook(lambda *given: drawn.append(torch.rand(3)))
@@ -95,6 +104,7 @@ train("default")
 train("pole", head=HeadSettings(projection="batch_norm", coordinates="pole"))
 train("warmed", softmax_steps=2)  # the last step is that of the mixtures
 train("frozen", head="softmax", backbone_multiplier=0.0)
+train("decoders", backbone_multiplier=0.0, decoders=3)
 train("softmax", head="softmax")
 train("accumulated", head="softmax", batch_size=2, accumulate=2, backbone_multiplier=0.0)
 if processes > 1:
@@ -109,7 +119,7 @@ if processes > 1:
     train("converted", network=smp.PSPNet("mobilenet_v2", encoder_weights=None, classes=10))
 accelerator.end_training()
 """
-CASES = ("default", "pole", "warmed", "frozen", "softmax", "accumulated")
+CASES = ("default", "pole", "warmed", "frozen", "decoders", "softmax", "accumulated")
 
 
 @pytest.fixture(scope="module")

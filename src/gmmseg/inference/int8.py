@@ -1,5 +1,6 @@
 """Eight-bit ONNX files: static quantisation, its ranges found on labelled or unlabelled images."""
 
+import re
 import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -14,7 +15,7 @@ from gmmseg.inference.export_graph import INPUTS
 from gmmseg.inference.onnx_format import SILENT, OnnxModel, needed
 from gmmseg.inference.predictor import at_short_side
 
-KEPT = ("/network/head/", "/network/companion/head/", "/network/density/")
+KEPT = re.compile(r"/network/(head|companions\.\d+/head|density)/")
 """Parts of the graph that stay in single precision: squares of points are not for eight bits."""
 QUANTISED = ["Conv", "MatMul", "Gemm"]
 MOST_IMAGES = 64
@@ -54,7 +55,7 @@ def quantise(path: Path, images: Iterable[Tensor], out: Path) -> None:
             _Images(images, metadata.short_side),
             quant_format=quantisation.QuantFormat.QDQ,
             op_types_to_quantize=QUANTISED,
-            nodes_to_exclude=[node.name for node in nodes if node.name.startswith(KEPT)],
+            nodes_to_exclude=[node.name for node in nodes if KEPT.match(node.name)],
             per_channel=True,
         )
         model = onnx.load(small)

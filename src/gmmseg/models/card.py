@@ -10,6 +10,7 @@ from pathlib import Path
 from gmmseg.atomic import write_bytes
 from gmmseg.json_tree import JSON
 from gmmseg.models.calibration_file import CALIBRATION_FILE, Calibration, stored_calibration
+from gmmseg.models.companion import companions_in_words
 from gmmseg.models.recipe import network_name
 
 CARD_FILE = "README.md"
@@ -73,9 +74,7 @@ def _architecture(config: JSON) -> Iterator[str]:
         "softmax": "softmax",
     }.get(str(head.get("kind")), "see config.json")
     density = config.get("density")
-    beside = (
-        "" if config.get("companion") is None else "; the softmax classifier it was adapted from beside it"
-    )
+    beside = "".join(f"; {words}" for words in companions_in_words(config.get("companions") or ()))
     beside += "" if density is None else "; a density of the backbone's maps beside it"
     names = config.get("label_names")
     shown = ", ".join(map(_plain, (names or ())[:_MOST_CLASSES]))

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from gmmseg.class_colours import fresh_colour
 from gmmseg.labels import IGNORE
@@ -18,13 +18,13 @@ from gmmseg.mixture import ClassMixture
 from gmmseg.mixture.changing import appended, merged, without
 from gmmseg.mixture.few_samples import AS_CHOSEN, FewSamples, NewClass, fit_class
 from gmmseg.mixture.links import LinearTerms, linear_terms, link_of_rows
-from gmmseg.models.classes import Rows, match_classes, transplanted, with_classes
-from gmmseg.models.companion import say_left_behind
+from gmmseg.models.classes import Rows, match_classes, transplanted
+from gmmseg.models.companion import Companion, Members
 from gmmseg.models.conversion import share_weights
 from gmmseg.models.density import CellDensity, DensitySettings
 from gmmseg.models.heads import GMMHead
 from gmmseg.models.names import meant
-from gmmseg.models.recipe import Recipe
+from gmmseg.models.recipe import Recipe, with_classes
 from gmmseg.models.segmenter import Segmenter
 from gmmseg.printable import printable
 
@@ -60,9 +60,8 @@ def with_class(
     the logits that the head makes of them.
 
     ``offset``: log prior of the class in the link; by default the mean of the other classes'. A calibration
-    belongs to the old weights and is left behind, and so is a companion: a softmax classifier has no row for
-    the new class, and the mixtures label alone. ValueError for a model without mixtures of cells, and for a
-    name that it has.
+    belongs to the old weights and is left behind. Companions do not know the new class, so it has the odds
+    that the head gives it. ValueError for a model without mixtures of cells, and for a name that it has.
     """
     mixture = mixtures_of_cells(segmenter)
     names = _names(segmenter)
@@ -137,6 +136,7 @@ def with_classes_merged(segmenter: Segmenter, name: str, other: str, *, to: str 
         None
         if density is None
         else _with_mixture(density, merged(density.mixture, row, gone, log_shares, 0.0)),
+        tuple((each, gone) if each == row else (each,) for each in kept),
     )
     if segmenter.colours is not None:
         changed.colours = tuple(segmenter.colours[each] for each in kept)
@@ -221,15 +221,22 @@ def _changed(
     rows: Rows,
     mixture: ClassMixture,
     density: CellDensity | None,
+    members: Members | None = None,
 ) -> Segmenter:
-    """The segmenter for the classes ``names`` with this mixture; the rest of it as ``rows`` say."""
+    """The segmenter for the classes ``names`` with this mixture; the rest of it as ``rows`` say.
+
+    ``members``: which classes of before each class is, where that is more than ``rows`` say.
+    """
     assert isinstance(segmenter.head, GMMHead)
     head = cast(GMMHead, share_weights(segmenter.head))
     head.mixture, head.link = mixture, link_of_rows(head.link, rows)
     changed = _rebuilt(segmenter, names, rows, mixture.num_components)
     changed.head = head
-    changed.density, changed.companion = density, None
-    say_left_behind(segmenter.companion)
+    changed.density = density
+    members = members or tuple(() if row is None else (row,) for row in rows)
+    changed.companions = nn.ModuleList(
+        cast(Companion, each).of_classes(members) for each in segmenter.companions
+    )
     changed.to(mixture.means.device)
     changed.label_names, changed.colours = names, None
     changed.inference, changed.calibration = segmenter.inference, None

@@ -1,7 +1,7 @@
 """Other classes, or another head, for a trained segmenter: what fits is kept, the rest starts fresh."""
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor
 from gmmseg.models.companion import say_left_behind
 from gmmseg.models.heads import HeadSettings
 from gmmseg.models.pretrained import from_recipe
-from gmmseg.models.recipe import Recipe
+from gmmseg.models.recipe import Recipe, with_classes
 from gmmseg.models.segmenter import Segmenter
 from gmmseg.models.weights import listed
 
@@ -59,7 +59,7 @@ def adapt(segmenter: Segmenter, wanted: Wanted, origin: str) -> Segmenter:
         adapted = from_recipe(changed if recipe else None, None, origin)
         if segmenter.mixture is not None and adapted.mixture is None:
             _tell(f"{origin}: {NO_CLASSIFIER}")
-        say_left_behind(segmenter.companion)
+        say_left_behind(segmenter.companions)
         _transplant(segmenter, adapted, rows, same_head=recipe.get("head") == head)
         adapted.colours = segmenter.colours if same else None
         adapted.label_names = segmenter.label_names if same else None
@@ -99,31 +99,6 @@ def _rows(segmenter: Segmenter, wanted: Wanted, origin: str) -> Rows:
 
 def _tell(message: str) -> None:
     warnings.warn(message, stacklevel=4)
-
-
-def with_classes(recipe: Recipe, names: Sequence[str]) -> Recipe:
-    """The recipe of the same network made for the classes ``names`` from the start."""
-    change = _CHANGES.get(str(recipe.get("source")), lambda recipe, names: {})
-    return {**recipe, **change(recipe, names), "num_classes": len(names)}
-
-
-def _change_transformers(recipe: Recipe, names: Sequence[str]) -> Recipe:
-    labels = {str(place): name for place, name in enumerate(names)}
-    config = {
-        **recipe["config"],
-        "id2label": labels,
-        "label2id": {name: int(i) for i, name in labels.items()},
-    }
-    config.pop("num_labels", None)
-    return {"config": config}
-
-
-_CHANGES: dict[str, Callable[[Recipe, Sequence[str]], Recipe]] = {
-    "transformers": _change_transformers,
-    "smp": lambda recipe, names: {"config": {**recipe["config"], "classes": len(names)}},
-    "torchvision": lambda recipe, names: {"classes": len(names)},
-}
-"""What a recipe says about classes apart from their number, by its source."""
 
 
 def transplanted(segmenter: Segmenter, recipe: Recipe, rows: Rows) -> Segmenter:

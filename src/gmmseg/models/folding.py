@@ -99,6 +99,14 @@ class FoldedDensity(nn.Module):
         return self.evidence(self.points(maps.float())) + self.familiar
 
 
+def _folded_companion(companion: nn.Module) -> nn.Module:
+    """A copy of a companion, its head folded where there is something to fold."""
+    twin = share_weights(companion).eval()
+    if isinstance(twin.head, GMMHead):
+        twin.head = FoldedHead(twin.head).eval()
+    return twin
+
+
 def folded(segmenter: Segmenter) -> Segmenter:
     """A copy of ``segmenter`` in evaluation mode, its head and density folded; features are shared.
 
@@ -108,6 +116,7 @@ def folded(segmenter: Segmenter) -> Segmenter:
     assert isinstance(twin, type(segmenter))
     if isinstance(twin.head, GMMHead):
         twin.head = FoldedHead(twin.head).eval()  # type: ignore[assignment]
+    twin.companions = nn.ModuleList(_folded_companion(each) for each in twin.companions)
     if twin.density is not None:
         twin.density = FoldedDensity(twin.density).eval()  # type: ignore[assignment]
     twin.auxiliary_heads = nn.ModuleList()

@@ -46,6 +46,8 @@ class SegmenterOutput:
     ``auxiliary``: logits (b c h' w') of auxiliary heads, in training only.
     ``density_evidence`` (b c h w): log p(cell given class) of the density beside the head, if there is one.
     ``teacher_logits`` (b c h w): those of a trained network that this one learns from, in training only.
+    ``companions``: what the heads say that learn beside this one, in training only; outside it their logits
+    are part of ``logits``.
 
     A head applied to rows instead of maps has (n c), (n d), (n c) in their place.
     """
@@ -57,6 +59,7 @@ class SegmenterOutput:
     auxiliary: tuple[Tensor, ...] = ()
     density_evidence: Tensor | None = None
     teacher_logits: Tensor | None = None
+    companions: "tuple[SegmenterOutput, ...]" = ()
 
     @cached_property
     def log_densities(self) -> Tensor | None:

@@ -1,5 +1,6 @@
 """Segmenters by folder or hub name."""
 
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import cast, get_args
@@ -16,7 +17,7 @@ from gmmseg.models.calibration_file import (
     possible_scores,
     read_calibration,
 )
-from gmmseg.models.companion import Companion, Kind, companion_of
+from gmmseg.models.companion import Companion, Kind, Members, companion_of
 from gmmseg.models.conversion import Triple, convert
 from gmmseg.models.density import CellDensity, DensitySettings
 from gmmseg.models.heads import HeadSettings, present_words
@@ -24,7 +25,7 @@ from gmmseg.models.hub import PREFIX, download, offline
 from gmmseg.models.huggingface import rebuild_transformers
 from gmmseg.models.inference_settings import InferenceSettings
 from gmmseg.models.light import rebuild_light
-from gmmseg.models.recipe import Recipe
+from gmmseg.models.recipe import Recipe, with_classes
 from gmmseg.models.reference_import import build_reference
 from gmmseg.models.saving import CONFIG_FILE, WEIGHTS_FILE, digest, mixtures, read_config, read_state
 from gmmseg.models.segmenter import Segmenter, replace_head
@@ -56,7 +57,7 @@ def from_pretrained(
             f"{place}: {config['num_classes']} classes, the architecture has {segmenter.num_classes}"
         )
     segmenter.density = _density(config, place)
-    segmenter.companion = _companion(config, architecture, place)
+    segmenter.companions.extend(_companions(config, architecture, place))
     _set_groups(segmenter, config.get("groups", {}), place)
     read_state(segmenter, place)
     segmenter.label_names = tuple(config["label_names"]) if config["label_names"] else None
@@ -94,27 +95,59 @@ def _density(config: JSON, place: Path) -> CellDensity | None:
         raise WeightsError(f"{path}: the entry density is not understood ({error})") from error
 
 
-def _companion(config: JSON, architecture: nn.Module | None, place: Path) -> Companion | None:
-    """The softmax classifier beside the head, not yet filled, of weights that have one."""
-    kind = config.get("companion")
-    if kind is None:
-        return None
-    if kind not in get_args(Kind):
-        raise WeightsError(f"{place / CONFIG_FILE}: the entry companion is not understood ({shown(kind)})")
-    settings, recipe = HeadSettings(kind="softmax"), config["recipe"]
-    if isinstance(architecture, Segmenter) and (recipe is None or recipe["source"] == "module"):
-        softmax = replace_head(architecture, settings)
-    else:
-        # A recipe knows the network's own classifier, which need not be a 1x1 convolution.
-        given = None if isinstance(architecture, Segmenter) else architecture
-        of_softmax = {**recipe, "head": asdict(settings)} if recipe else None
-        with offline():
-            softmax = _built({**config, "recipe": of_softmax}, given, place)
+def _companions(config: JSON, architecture: nn.Module | None, place: Path) -> Iterator[Companion]:
+    """The classifiers beside the head, not yet filled, of weights that have some."""
     try:
-        return companion_of(softmax.features, softmax.head, kind)
-    except ValueError as error:
+        for entry in _companion_entries(config):
+            settings = HeadSettings(**present_words(entry["head"]))
+            classes = _whole_number(entry["num_classes"])
+            if entry["kind"] not in get_args(Kind):
+                raise ValueError(f"{shown(entry['kind'])} is no kind of companion")
+            network = _of_companion(config, settings, classes, architecture, place)
+            companion = companion_of(network.features, network.head, entry["kind"], settings)
+            members = entry.get("members")
+            if members is None and classes != config["num_classes"]:
+                raise ValueError("its classes are others, and nothing says which")
+            yield companion if members is None else companion.of_classes(_members(members, config, classes))
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         path = place / CONFIG_FILE
-        raise WeightsError(f"{path}: the entry companion does not fit the network: {error}") from error
+        raise WeightsError(
+            f"{path}: the entry companions is not understood or does not fit the network: {error}"
+        ) from error
+
+
+def _companion_entries(config: JSON) -> list[JSON]:
+    """What config.json says of classifiers beside the head; files of earlier versions have one at the most,
+    of a softmax model, and name its kind alone."""
+    earlier = config.get("companion")
+    if earlier is None:
+        return list(config.get("companions") or ())
+    softmax = asdict(HeadSettings(kind="softmax"))
+    return [{"kind": earlier, "head": softmax, "num_classes": config["num_classes"]}]
+
+
+def _members(entry: Sequence[Sequence[object]], config: JSON, classes: int) -> Members:
+    found = tuple(tuple(_whole_number(row) for row in rows) for rows in entry)
+    if len(found) != config["num_classes"] or not any(found):
+        raise ValueError(f"{len(found)} classes for {config['num_classes']}, or none of them known")
+    if any(not 0 <= row < classes for rows in found for row in rows):
+        raise ValueError(f"a companion of {classes} classes has no others")
+    return found
+
+
+def _of_companion(
+    config: JSON, settings: HeadSettings, classes: int, architecture: nn.Module | None, place: Path
+) -> Segmenter:
+    """A network with the decoder and the head that a companion has, for so many classes."""
+    recipe = config["recipe"]
+    if isinstance(architecture, Segmenter) and (recipe is None or recipe["source"] == "module"):
+        return replace_head(architecture, settings, num_classes=classes)
+    # A recipe knows the network's own classifier, which need not be a 1x1 convolution.
+    given = None if isinstance(architecture, Segmenter) else architecture
+    names = tuple(f"class {index}" for index in range(classes))
+    wanted = {**with_classes(recipe, names), "head": asdict(settings)} if recipe else None
+    with offline():
+        return _built({**config, "recipe": wanted}, given, place)
 
 
 def _set_groups(segmenter: Segmenter, entry: JSON, place: Path) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import torch
 from safetensors import safe_open
 from safetensors.torch import save
-from torch import Tensor
+from torch import Tensor, nn
 
 import gmmseg
 from gmmseg.atomic import write_bytes
@@ -24,6 +24,7 @@ from gmmseg.json_tree import JSON, Value
 from gmmseg.labels import IGNORE
 from gmmseg.models.calibration_file import possible_scores, remove_calibration, write_calibration
 from gmmseg.models.card import write_card
+from gmmseg.models.companion import Companion
 from gmmseg.models.weights import WeightsError, read_weights
 
 if TYPE_CHECKING:
@@ -111,8 +112,19 @@ def describe(segmenter: "Segmenter") -> JSON:
         "colours": segmenter.colours,
         "inference": asdict(segmenter.inference),
         "density": None if segmenter.density is None else asdict(segmenter.density.settings),
-        "companion": None if segmenter.companion is None else segmenter.companion.kind,
+        "companions": [_describe_companion(each) for each in segmenter.companions],
         "groups": {part: mixture.groups for part, mixture in mixtures(segmenter).items()},
+    }
+
+
+def _describe_companion(companion: nn.Module) -> JSON:
+    """How to build a classifier beside the head again."""
+    assert isinstance(companion, Companion)
+    return {
+        "kind": companion.kind,
+        "head": asdict(companion.settings),
+        "num_classes": companion.head.num_classes,
+        "members": companion.members,
     }
 
 
@@ -223,6 +235,8 @@ def _present_name(name: str, expected: set[str]) -> str:
     if name in expected:
         return name
     name = name.replace(".mixture.whitening.", ".mixture.coordinates.")
+    if name.startswith("companion."):  # while there was one at the most
+        name = name.replace("companion.", "companions.0.", 1)
     # Where unit length was a part of the projection, its linear layer was the first of two.
     alone = name.replace(".projection.0.", ".projection.")
     return alone if alone in expected else name

@@ -3,7 +3,7 @@
 from collections.abc import Collection
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Self
+from typing import Self, cast
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from gmmseg.labels import IGNORE
 from gmmseg.mixture import ClassMixture, OnlineEM
 from gmmseg.models.calibration_file import Calibration
-from gmmseg.models.companion import Companion, say_left_behind
+from gmmseg.models.companion import Companion, joint_logits, say_left_behind
 from gmmseg.models.density import CellDensity, maps_of_density
 from gmmseg.models.features import IMAGENET_MEAN, IMAGENET_STD, Features, extracted
 from gmmseg.models.heads import GMMHead, HeadSettings, SoftmaxHead, make_head
@@ -31,8 +31,8 @@ class Segmenter(nn.Module):
     and ``backbone``. ``recipe`` is what `from_pretrained` needs to build the same network again.
     ``calibration`` holds what was found after training (`gmmseg.inference.calibrate`); None before.
     ``density``: what `gmmseg.run.fit_density` puts beside the head; it changes no label and no posterior.
-    ``companion``: the softmax classifier that `gmmseg.run.adapt` leaves beside a generative head; the logits
-    of both are averaged. Neither of the two has a part in training.
+    ``companions``: more decoders and heads on the same backbone, whose posteriors are averaged with that of
+    the head: trained beside it (`train.decoders`), or what `gmmseg.run.adapt` leaves of a softmax model.
     ``inference``: how validation looked at images, and how a `Predictor` does unless told otherwise.
     """
 
@@ -62,7 +62,7 @@ class Segmenter(nn.Module):
         self.colours: tuple[Colour, ...] | None = None
         self.calibration: Calibration | None = None
         self.density: CellDensity | None = None
-        self.companion: Companion | None = None
+        self.companions = nn.ModuleList()
         self.inference = InferenceSettings()
 
     @property
@@ -107,32 +107,52 @@ class Segmenter(nn.Module):
         return ((images - self.mean) / self.std).contiguous(memory_format=torch.channels_last)
 
     def forward(self, images: Tensor) -> SegmenterOutput:
-        if not self.training and (self.density is not None or self.companion is not None):
-            return self._with_what_is_beside_the_head(images)
-        features = self.features(self.normalise(images))
-        return self.on_features(Features(features) if isinstance(features, Tensor) else features)
-
-    def _with_what_is_beside_the_head(self, images: Tensor) -> SegmenterOutput:
         height, width = images.shape[-2:]
-        features, maps = extracted(self.features, self.normalise(images))
-        output = self.on_features(features)
-        if self.companion is not None:
-            logits = (output.logits + self.companion(features, maps, (height, width))) / 2
-            output = replace(output, logits=logits)
-        if self.density is None:
-            return output
-        read = maps_of_density(self.features, features, maps, (height, width))
-        return replace(output, density_evidence=self.density(read))
+        if self._reads_maps:
+            features, maps = extracted(self.features, self.normalise(images))
+        else:
+            features, maps = self.features(self.normalise(images)), None
+            features = Features(features) if isinstance(features, Tensor) else features
+        return self.on_features(features, maps, (height, width))
 
-    def on_features(self, features: Features) -> SegmenterOutput:
-        """What `forward` returns, from the features of the images."""
+    @property
+    def _reads_maps(self) -> bool:
+        """Whether something beside the head looks at the backbone's maps."""
+        if self.training:
+            return any(each.learns for each in self._companions)
+        return self.density is not None or len(self.companions) > 0
+
+    def on_features(
+        self, features: Features, maps: tuple[Tensor, ...] | None, image_size: tuple[int, int]
+    ) -> SegmenterOutput:
+        """What `forward` returns, from what `extracted` gives of images of a size (H, W)."""
         output = self.head(features.main)
-        if not (self.training and len(self.auxiliary_heads)):
-            return output
-        auxiliary = tuple(
-            head(maps) for head, maps in zip(self.auxiliary_heads, features.auxiliary, strict=True)
-        )
-        return replace(output, auxiliary=auxiliary)
+        if self.training:
+            return self._with_what_learns_beside_the_head(output, features, maps, image_size)
+        if len(self.companions):
+            others = ((each(features, maps, image_size).logits, each.members) for each in self._companions)
+            output = replace(output, logits=joint_logits(output.logits, others))
+        if self.density is not None:
+            read = maps_of_density(self.features, features, maps, image_size)
+            output = replace(output, density_evidence=self.density(read))
+        return output
+
+    def _with_what_learns_beside_the_head(
+        self,
+        output: SegmenterOutput,
+        features: Features,
+        maps: tuple[Tensor, ...] | None,
+        image_size: tuple[int, int],
+    ) -> SegmenterOutput:
+        if len(self.auxiliary_heads):
+            heads = zip(self.auxiliary_heads, features.auxiliary, strict=True)
+            output = replace(output, auxiliary=tuple(head(each) for head, each in heads))
+        learning = [each(features, maps, image_size) for each in self._companions if each.learns]
+        return replace(output, companions=tuple(learning)) if learning else output
+
+    @property
+    def _companions(self) -> list[Companion]:
+        return cast(list[Companion], list(self.companions))
 
     def paired(self, output: SegmenterOutput, labels: Tensor) -> PairedOutput:
         """``output`` with its labels (b H W) int64: who needs both loss and EM points takes them from it."""
@@ -196,8 +216,8 @@ class Segmenter(nn.Module):
     ) -> "Segmenter":
         """A new segmenter with one more class, the last, fitted on ``points`` (n d) of its mixture.
 
-        Nothing is trained, and all other classes keep their densities and the head's logits bit for bit; a
-        companion is left behind, as it is whenever classes change. ``offset``: its log prior in the link.
+        Nothing is trained, and all other classes keep their densities and the head's logits bit for bit.
+        Companions do not know it: it has the head's odds. ``offset``: its log prior in the link.
         `gmmseg.run.add_class` does this from images and masks, and chooses the offset.
         """
         from gmmseg.models.class_changes import Samples, with_class  # which changes segmenters
@@ -227,19 +247,24 @@ class Segmenter(nn.Module):
         return push_checkpoint(self, repo_id, private=private, token=token)
 
 
-def replace_head(segmenter: Segmenter, settings: HeadSettings) -> Segmenter:
-    """A segmenter with the same features (shared, not copied) and a new, untrained head alone."""
+def replace_head(
+    segmenter: Segmenter, settings: HeadSettings, *, num_classes: int | None = None
+) -> Segmenter:
+    """A segmenter with the same features (shared, not copied) and a new, untrained head alone.
+
+    ``num_classes``: by default those it has.
+    """
     if not segmenter.points_are_cells:
         raise ValueError(
             f"the head of a {type(segmenter).__name__} is part of its matching and stays on it: convert the "
             "network with the head it is to have, and train that"
         )
-    say_left_behind(segmenter.companion)
+    say_left_behind(segmenter.companions)
     channels = segmenter.features.out_channels
     assert isinstance(channels, int)
     replaced = Segmenter(
         segmenter.features,
-        make_head(settings, channels, segmenter.num_classes),
+        make_head(settings, channels, num_classes or segmenter.num_classes),
         auxiliary_heads=tuple(segmenter.auxiliary_heads),
         recipe={**segmenter.recipe, "head": asdict(settings)} if segmenter.recipe else None,
     )

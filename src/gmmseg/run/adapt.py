@@ -20,7 +20,7 @@ from typing import Literal
 
 from accelerate import Accelerator
 from accelerate.utils import set_seed
-from torch import Tensor
+from torch import Tensor, nn
 
 from gmmseg import distributed, inference
 from gmmseg.bounds import Seed, check_bounds
@@ -308,7 +308,7 @@ class _Work:
         generative = _with_mixtures(softmax)
         if plan.anew:
             _begin_anew_(generative)
-        generative.companion = self._companion(softmax)
+        generative.companions = nn.ModuleList(self._companions(softmax))
         trainer, cache = self._trainer(generative, softmax, plan)
         best = None if validation is None else _BestLabels(generative, validation, self.clock)
         trainer.validate = best
@@ -320,13 +320,13 @@ class _Work:
         self.image_seconds = 0.0 if best is None else best.image_seconds
         return generative.eval(), None if best is None else best.restored()
 
-    def _companion(self, softmax: Segmenter) -> Companion | None:
-        """What stays of the softmax model; None where all that is not the backbone is trained, and cannot be
-        told from it."""
+    def _companions(self, softmax: Segmenter) -> list[Companion]:
+        """What stays of the softmax model; nothing where all that is not the backbone is trained, and cannot
+        be told from it."""
         if not self.caches(softmax):
-            return None
+            return []
         kind: Kind = "head" if self.settings.train == "head" else "decoder"
-        return companion_of(softmax.features, softmax.head, kind)
+        return [companion_of(softmax.features, softmax.head, kind)]
 
     def images_in_time(self, plan: Plan) -> int:
         """How many images there is still time to fit a density on, at the pace of the last validation."""

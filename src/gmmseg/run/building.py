@@ -2,7 +2,11 @@
 
 import copy
 import os
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
+from typing import cast
 
 import torch
 from accelerate import Accelerator, PartialState
@@ -20,15 +24,18 @@ from gmmseg.data.transforms import training_transform
 from gmmseg.evaluation.evaluator import evaluate_closed_set
 from gmmseg.inference import Predictor
 from gmmseg.labels import IGNORE
-from gmmseg.mixture import OnlineEM
+from gmmseg.mixture import ClassMixture, OnlineEM
 from gmmseg.mixture.changing import as_one_group_
 from gmmseg.models import Segmenter, build
+from gmmseg.models.companion import Companion, companion_of
+from gmmseg.models.features import SplitFeatures
 from gmmseg.samples import FingerprintedDataset, SegmentationDataset
 from gmmseg.training.cached_crops import FOLDER, CachedCrops, OnCachedMaps, collate_crops, splittable
 from gmmseg.training.optim import freeze_backbone, make_optimization
 from gmmseg.training.teaching import Taught
 from gmmseg.training.trainer import Loader, Trainer
 
+_SEEDS_APART = 1_000_003
 CLASS_IOU = "iou/"
 """How the names of the classes' own numbers begin in a validation."""
 
@@ -76,7 +83,12 @@ def make_trainer(
         freeze_backbone(segmenter)
     if crops is not None:
         splittable(segmenter)  # refuses one whose backbone is trained, or has no maps of its own
-    em = make_em(segmenter, config)
+    em = make_em(segmenter.mixture, config)
+    learning = (each for each in cast(Iterable[Companion], segmenter.companions) if each.learns)
+    others = [
+        make_em(getattr(each.head, "mixture", None), config, number)
+        for number, each in enumerate(learning, start=1)
+    ]
     network: nn.Module = segmenter if crops is None else OnCachedMaps(segmenter, crops)
     if teacher is not None:
         teacher = copy.deepcopy(teacher)  # which is frozen: the one given stays as it is
@@ -84,7 +96,7 @@ def make_trainer(
     return Trainer(
         segmenter,
         loader,
-        make_optimization(segmenter, config.train, em, accelerator.prepare, network),
+        make_optimization(segmenter, config.train, em, accelerator.prepare, network, others),
         accelerator,
         config.train,
         folder,
@@ -98,20 +110,43 @@ def make_segmenter(config: Config, dataset: SegmentationDataset) -> Segmenter:
     space = dataset.label_space
     assert space is not None
     model = config.model
-    segmenter = build(model.name, head=model.head, weights=model.weights, class_names=space.names)
-    segmenter.density = segmenter.companion = None  # of a backbone that is about to change
+    make = partial(build, model.name, head=model.head, weights=model.weights, class_names=space.names)
+    segmenter = make()
+    segmenter.density, segmenter.companions = None, nn.ModuleList()  # of a backbone that is about to change
     segmenter.label_names, segmenter.colours = space.names, space.colours
     segmenter.inference = config.inference.override()  # refuses a stride that fits no window
+    segmenter.companions.extend(_more_decoders(config, segmenter, make))
     return segmenter
 
 
-def make_em(segmenter: Segmenter, config: Config) -> OnlineEM | None:
-    """EM for a generative head; a softmax head or a discriminative mixture needs none."""
-    mixture = segmenter.mixture
+def _more_decoders(
+    config: Config, segmenter: Segmenter, make: Callable[[], Segmenter]
+) -> Iterator[Companion]:
+    """Those that `train.decoders` asks for beside the network's own, each with random weights of its own.
+
+    None where the backbone is trained, or cannot be told from the decoder.
+    """
+    frozen = config.train.backbone_multiplier == 0 or not any(
+        parameter.requires_grad for parameter in segmenter.backbone.parameters()
+    )
+    if not (frozen and isinstance(segmenter.features, SplitFeatures)) or config.train.softmax_steps:
+        return
+    for _ in range(config.train.decoders - 1):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what there is to say of the weights has been said
+            other = make()
+        yield companion_of(other.features, other.head, "decoder", config.model.head, learns=True)
+
+
+def make_em(mixture: ClassMixture | None, config: Config, number: int = 0) -> OnlineEM | None:
+    """EM for a generative head; a softmax head or a discriminative mixture needs none.
+
+    ``number``: of the head among those that learn side by side; each draws samples of its own.
+    """
     if mixture is None or not mixture.moved_by_em:
         return None
     as_one_group_(mixture)
-    return OnlineEM(mixture, config.em, seed=config.train.seed)
+    return OnlineEM(mixture, config.em, seed=config.train.seed + _SEEDS_APART * number)
 
 
 def training_data(settings: DataSettings) -> FingerprintedDataset:

@@ -18,8 +18,9 @@ from gmmseg.inference import Exemplar, Predictor, explain
 from gmmseg.inference.heat import model_scale
 from gmmseg.labels import IGNORE
 from gmmseg.models import Segmenter
+from gmmseg.models.companion import companions_in_words
 from gmmseg.models.recipe import network_name
-from gmmseg.models.saving import CONFIG_FILE
+from gmmseg.models.saving import CONFIG_FILE, describe
 from gmmseg.report import sections
 from gmmseg.report.class_figures import classes_section
 from gmmseg.report.explained import ExplainedPixel, explained_section
@@ -94,7 +95,7 @@ def _facts(sources: Sequence[Source]) -> Iterator[tuple[str, str]]:
 def _network(model: Segmenter, subject: Subject) -> str:
     mixture = model.mixture
     head = "softmax head" if mixture is None else f"mixtures of {mixture.means.shape[1]} components per class"
-    beside = "" if model.companion is None else ", the softmax classifier it was adapted from"
+    beside = "".join(f", {words}" for words in companions_in_words(describe(model)["companions"]))
     beside += "" if model.density is None else " and a density beside them"
     parameters = sum(each.numel() for each in model.parameters()) / 1e6
     steps = max((entry["step"] for entry in subject.log), default=0)

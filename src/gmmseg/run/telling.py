@@ -63,6 +63,8 @@ def _network(config: Config, segmenter: Segmenter) -> str:
         PACKAGED_WORD: "pretrained backbone",
     }.get(config.model.weights, f"weights of {config.model.weights}")
     head = "softmax head" if config.model.head.kind == "softmax" else f"mixtures ({config.preset})"
+    if len(segmenter.companions):
+        head += f", {1 + len(segmenter.companions)} decoders side by side"
     return (
         f"{config.model.name}, {weights}, {head}: {_millions(trained)} of {_millions(every)} million "
         "parameters are trained"

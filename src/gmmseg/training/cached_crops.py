@@ -326,8 +326,9 @@ class OnCachedMaps(nn.Module):
 
     def forward(self, rows: Tensor) -> SegmenterOutput:
         layout = self.crops.layout
-        features = splittable(self.segmenter).decode(layout.unpack(rows), layout.size)
-        return self.segmenter.on_features(features)
+        maps = layout.unpack(rows)
+        features = splittable(self.segmenter).decode(maps, layout.size)
+        return self.segmenter.on_features(features, maps, layout.size)
 
 
 def splittable(segmenter: Segmenter) -> SplitFeatures:

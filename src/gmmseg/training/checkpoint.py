@@ -4,7 +4,7 @@ import shlex
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypedDict, cast
+from typing import NotRequired, TypedDict, cast
 
 import torch
 from torch import Tensor
@@ -26,6 +26,7 @@ class TrainingState(TypedDict, total=False):
     optimizer: dict[str, object]
     schedule: dict[str, object]
     em: EMState | None
+    em_of_companions: NotRequired[list[EMState]]
     average: dict[str, Tensor] | None
     loss: dict[str, Tensor] | None
     warm_classifier: dict[str, Tensor] | None

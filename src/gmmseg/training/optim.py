@@ -1,7 +1,8 @@
 """Parameter groups, optimizers and learning-rate schedules."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from torch import nn
 from torch.optim import SGD, AdamW, Optimizer
@@ -9,23 +10,32 @@ from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
 from gmmseg.mixture import OnlineEM
 from gmmseg.models import GMMHead, Segmenter
-from gmmseg.training.loss import Loss, Prepare, make_loss
+from gmmseg.training.loss import Loss, Prepare, SegmenterLoss, make_loss
 from gmmseg.training.train_settings import TrainSettings
+
+
+class Learner(NamedTuple):
+    """What one head learns by: the gradients of ``loss``, and ``em`` for its mixtures.
+
+    ``em`` is None for softmax twins and discriminative mixtures.
+    """
+
+    loss: Loss
+    em: OnlineEM | None
 
 
 @dataclass(frozen=True)
 class Optimization:
-    """What moves a segmenter: gradients of ``loss`` its network, ``em`` its mixtures.
+    """What moves a segmenter: gradients its network, EM its mixtures.
 
     ``network`` is what batches go through: the segmenter itself, unless they hold something else than images.
-    ``em`` is None for softmax twins and discriminative mixtures.
+    ``learners``: of its own head, then of each companion that learns beside it.
     """
 
     network: nn.Module
-    loss: Loss
+    learners: tuple[Learner, ...]
     optimizer: Optimizer
     schedule: LRScheduler
-    em: OnlineEM | None
 
 
 def make_optimization(
@@ -34,11 +44,20 @@ def make_optimization(
     em: OnlineEM | None,
     prepare: Prepare,
     network: nn.Module | None = None,
+    em_of_companions: Sequence[OnlineEM | None] = (),
 ) -> Optimization:
-    """Loss, optimizer and schedule that ``settings`` describe, beside ``em``; see `Optimization`."""
+    """Losses, optimizer and schedule that ``settings`` describe, beside ``em``; see `Optimization`.
+
+    ``em_of_companions``: one for each companion that learns.
+    """
     loss = make_loss(segmenter, settings, em, prepare)
     optimizer = make_optimizer(segmenter, settings, loss.parameters())
-    return Optimization(network or segmenter, loss, optimizer, make_schedule(optimizer, settings), em)
+    others = (
+        Learner(SegmenterLoss(segmenter, settings.extra_terms, each), each) for each in em_of_companions
+    )
+    return Optimization(
+        network or segmenter, (Learner(loss, em), *others), optimizer, make_schedule(optimizer, settings)
+    )
 
 
 def make_optimizer(
@@ -104,5 +123,5 @@ def decline(step: int, settings: TrainSettings) -> float:
 
 
 def _link_parameters(segmenter: Segmenter) -> list[nn.Parameter]:
-    head = segmenter.head
-    return list(head.link.parameters()) if isinstance(head, GMMHead) else []
+    heads = [segmenter.head, *(each.head for each in segmenter.companions)]
+    return [parameter for head in heads if isinstance(head, GMMHead) for parameter in head.link.parameters()]

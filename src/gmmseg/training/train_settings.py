@@ -29,6 +29,10 @@ class TrainSettings:
     cached_crops: CountOrNone = 0
     """With a frozen backbone: crops of each image whose backbone maps are computed once, kept on disk in half
     precision and trained on in turn. 0: a new crop in every epoch, through the backbone."""
+    decoders: Count = 1
+    """With a frozen backbone: decoders and heads that are trained on it side by side, each from random
+    weights of its own. Their posteriors are averaged. A network whose backbone is trained, or cannot be told
+    from its decoder, has one."""
     link_multiplier: NotNegative = 30.0
     """Learning rate of the link (temperature and class offsets) relative to the rest."""
     schedule: Literal["poly", "step"] = "poly"
@@ -80,17 +84,18 @@ class TrainSettings:
 
 _DEFAULT = {
     name: getattr(TrainSettings, name)
-    for name in ("likelihood_weight", "component_weight", "link_multiplier", "density")
+    for name in ("likelihood_weight", "component_weight", "link_multiplier", "density", "decoders")
 }
 TRAIN_PRESETS: dict[str, dict[str, float]] = {
-    "default": _DEFAULT,
+    "default": {**_DEFAULT, "decoders": 3},
     "paper": {**_DEFAULT, "likelihood_weight": 0.0, "density": False},
     "reference": {
         "likelihood_weight": 0.0,
         "component_weight": 0.01,
         "link_multiplier": 1.0,
         "density": False,
+        "decoders": 1,
     },
     "softmax": {**_DEFAULT, "density": False},  # a softmax head has neither likelihood nor link
 }
-"""What a preset says about the loss, the link's learning rate and a density beside the head."""
+"""What a preset says about the loss, the link's learning rate, and what there is beside the head."""

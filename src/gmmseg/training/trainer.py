@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from gmmseg import distributed
+from gmmseg.mixture import OnlineEM
 from gmmseg.mixture.em import Diagnostics, EMState
 from gmmseg.models import Segmenter
 from gmmseg.models.outputs import EMPoints
@@ -23,6 +24,7 @@ from gmmseg.samples import Batch
 from gmmseg.training.batch_norm import synchronised_batch_norm
 from gmmseg.training.checkpoint import TrainingState, list_checkpoints, save_checkpoint
 from gmmseg.training.logging import RunLog
+from gmmseg.training.loss import Loss
 from gmmseg.training.optim import Optimization, decline, learning_rate_factor
 from gmmseg.training.stop_requests import StopFlag, stop_requests
 from gmmseg.training.train_settings import TrainSettings
@@ -80,7 +82,7 @@ class Trainer:
     ) -> None:
         self.segmenter, self.loader, self.accelerator = segmenter, loader, accelerator
         self.settings, self.folder, self.validate, self.about = settings, folder, validate, about
-        self.loss, self.schedule, self.em = optimization.loss, optimization.schedule, optimization.em
+        self.schedule, self.learners = optimization.schedule, optimization.learners
         self.network, self.optimizer = accelerator.prepare(optimization.network, optimization.optimizer)
         decay = settings.ema
         self.average = (
@@ -90,6 +92,16 @@ class Trainer:
         )
         self.step, self.epoch, self.batches_done = 0, 0, 0
         self.best = float("-inf")
+
+    @property
+    def loss(self) -> Loss:
+        """That of the segmenter's own head."""
+        return self.learners[0].loss
+
+    @property
+    def em(self) -> OnlineEM | None:
+        """That of the segmenter's own head."""
+        return self.learners[0].em
 
     # The loop -----------------------------------------------------------------------------------------
 
@@ -133,18 +145,18 @@ class Trainer:
         self._seed_step()
         self._set_train_mode()
         terms: dict[str, float] = {}
-        em_batches = []
+        em_batches: list[list[EMPoints]] = [[] for _ in self.learners]
         shares = self._shares(batches)
         for index, batch in enumerate(batches):
             with self._maybe_no_sync(index == len(batches) - 1):
                 paired = self._forward(batch)
-                losses = self.loss(paired, self.step)
-                losses = {name: value * shares[name][index] for name, value in losses.items()}
+                losses = self._losses(paired, {name: share[index] for name, share in shares.items()})
                 loss = self._backward(losses, batch)
-            for name, value in {"loss": loss, **losses}.items():
+            for name, value in {"loss": loss / len(losses), **_means(losses)}.items():
                 terms[name] = terms.get(name, 0.0) + float(value.detach())
-            if self.em is not None:
-                em_batches.append(paired.points.for_em())
+            for learner, points, output in zip(self.learners, em_batches, paired):
+                if learner.em is not None:
+                    points.append(output.points.for_em())
         if self.settings.clip_norm is not None:
             self.accelerator.clip_grad_norm_(self.network.parameters(), self.settings.clip_norm)
         self.optimizer.step()
@@ -157,15 +169,25 @@ class Trainer:
         images = sum(len(batch.images) for batch in batches) * self.accelerator.num_processes
         return StepReport(terms, images, time.perf_counter() - started, em_seconds)
 
-    def _forward(self, batch: Batch) -> PairedOutput:
-        """The network's output for the images, with their labels."""
+    def _forward(self, batch: Batch) -> list[PairedOutput]:
+        """What each learner's head says of the images, with their labels."""
         with self.accelerator.autocast(), synchronised_batch_norm():
             output = self.network(batch.images)
-        return self.segmenter.paired(output, batch.labels)
+        return [self.segmenter.paired(each, batch.labels) for each in (output, *output.companions)]
 
-    def _backward(self, losses: dict[str, Tensor], batch: Batch) -> Tensor:
-        """Add the gradient of the weighted sum of ``losses``, which is returned and must be finite."""
-        loss = sum(self.settings.weight(name) * value for name, value in losses.items())
+    def _losses(self, paired: list[PairedOutput], shares: dict[str, Tensor]) -> list[dict[str, Tensor]]:
+        """The named terms of each learner, by the share that this batch has in the step."""
+        each = [
+            learner.loss(output, self.step) for learner, output in zip(self.learners, paired, strict=True)
+        ]
+        return [{name: value * shares[name] for name, value in terms.items()} for terms in each]
+
+    def _backward(self, losses: list[dict[str, Tensor]], batch: Batch) -> Tensor:
+        """Add the gradient of the weighted sum of ``losses``, which is returned and must be finite.
+
+        A sum over learners, so that each learns as it would alone.
+        """
+        loss = sum(self.settings.weight(name) * value for each in losses for name, value in each.items())
         assert isinstance(loss, Tensor)
         self._check(loss, batch)
         self.accelerator.backward(loss)
@@ -190,19 +212,12 @@ class Trainer:
         total = distributed.sum_over_processes(counts.sum(0)).clamp_min(1)
         return dict(zip(each[0], (counts / total * distributed.world_size()).T))
 
-    def _em_step(self, em_batches: list[EMPoints]) -> float:
-        """One EM step on the points of all forward passes; returns the seconds it took."""
-        if self.em is None:
-            return 0.0
+    def _em_step(self, em_batches: list[list[EMPoints]]) -> float:
+        """One EM step of each learner on the points of all forward passes; returns the seconds it took."""
         started = time.perf_counter()
-        points, labels, groups, correct = zip(*em_batches)
-        first = 0
-        shifted = []
-        for each in groups:
-            shifted.append(each + first)
-            first += int(each.max()) + 1
-        joined = (torch.cat(each) for each in (points, labels, shifted, correct))
-        self.em.step(*joined, forgetting_scale=decline(self.step, self.settings))
+        for learner, batches in zip(self.learners, em_batches):
+            if learner.em is not None:
+                learner.em.step(*_joined(batches), forgetting_scale=decline(self.step, self.settings))
         return time.perf_counter() - started
 
     def _batches(self) -> Iterator[Batch]:
@@ -267,9 +282,10 @@ class Trainer:
         terms = self._mean_over_processes(report.terms)
         entry: dict[str, object] = {**terms, "learning_rate": rate, "images_per_second": speed}
         if self.em is not None:
-            health = self.em.diagnostics()
-            entry |= {"em_seconds": report.em_seconds, "em": health}
-            self._warn(log, health)
+            own, *others = (each.em.diagnostics() for each in self.learners if each.em is not None)
+            entry |= {"em_seconds": report.em_seconds, "em": own}
+            for health in (own, *others):
+                self._warn(log, health)
         log.entry(self.step, "train", entry)
 
     def _mean_over_processes(self, terms: dict[str, float]) -> dict[str, float]:
@@ -328,6 +344,7 @@ class Trainer:
             "optimizer": self.optimizer.state_dict(),
             "schedule": self.schedule.state_dict(),
             "em": self.em.state_dict() if self.em else None,
+            "em_of_companions": [each.em.state_dict() for each in self.learners[1:] if each.em],
             "average": self.average.state_dict() if self.average else None,
             "loss": self.loss.state_dict(),
             "about": self.about,
@@ -352,6 +369,9 @@ class Trainer:
         self.loss.load_state_dict(state.get("loss") or state.get("warm_classifier") or {})
         if self.em is not None:
             self.em.load_state_dict(cast(EMState, state["em"]))
+        others = [each.em for each in self.learners[1:] if each.em is not None]
+        for em, kept in zip(others, state.get("em_of_companions", []), strict=True):
+            em.load_state_dict(kept)
         self.step, self.epoch, self.batches_done = state["step"], state["epoch"], state["batches_done"]
         self.best = state["best"]
 
@@ -365,6 +385,22 @@ class Trainer:
         factor = learning_rate_factor(self.schedule.last_epoch, self.settings)
         for group, choice, rate in zip(self.optimizer.param_groups, chosen, rates):
             group.update({**choice, "params": group["params"], "lr": rate * factor})
+
+
+def _means(losses: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+    """Each term as the mean over learners."""
+    return {name: torch.stack([each[name] for each in losses]).mean() for name in losses[0]}
+
+
+def _joined(batches: list[EMPoints]) -> EMPoints:
+    """The points of several forward passes as those of one; images are numbered on."""
+    points, labels, groups, correct = zip(*batches)
+    first = 0
+    shifted = []
+    for each in groups:
+        shifted.append(each + first)
+        first += int(each.max()) + 1
+    return EMPoints(*(torch.cat(each) for each in (points, labels, shifted, correct)))
 
 
 def _for_all(is_over: Callable[[], bool] | None) -> bool:

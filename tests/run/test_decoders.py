@@ -1,0 +1,89 @@
+"""Several decoders on one frozen backbone, trained side by side: each as alone, one model in the end."""
+
+import os
+import signal
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import gmmseg
+from gmmseg.config import load_config
+from gmmseg.run.train import train
+from gmmseg.training.trainer import Interrupted, Trainer
+
+SETTINGS = [
+    *("data.crop=[24,32]", "data.workers=0", "model.name=light_efficientnet_lite0", "model.weights=null"),
+    *("train.steps=4", "train.batch_size=2", "train.warmup_steps=2", "train.validate_every=2"),
+    *("train.save_every=2", "train.log_every=1", "train.backbone_multiplier=0", "train.density=false"),
+]
+
+
+@pytest.fixture
+def config(root):
+    return lambda *overrides: load_config("folder", [f"data.root={root}", *SETTINGS, *overrides])
+
+
+def final(folder):
+    return load_file(folder / "final" / "model.safetensors")
+
+
+@pytest.mark.parametrize("crops", [0, 2])
+def test_the_own_head_learns_as_it_would_alone_and_the_others_differ_from_it(config, tmp_path, crops):
+    cached = f"train.cached_crops={crops}"
+    train(config("train.decoders=1", cached), tmp_path / "one", cpu=True)
+    train(config("train.decoders=3", cached), tmp_path / "three", cpu=True)
+    one, three = final(tmp_path / "one"), final(tmp_path / "three")
+    assert all(torch.equal(three[name], value) for name, value in one.items())
+    own = {name for name in one if not name.startswith("features.backbone.")}
+    for number in (0, 1):
+        prefix = f"companions.{number}."
+        others = {name.removeprefix(prefix): each for name, each in three.items() if name.startswith(prefix)}
+        assert {name.replace("decoder.", "features.", 1) for name in others} == own
+        assert not torch.equal(others["head.mixture.means"], one["head.mixture.means"])
+        assert not torch.equal(others["head.link.offset"], torch.zeros_like(one["head.link.offset"])), (
+            "learned"
+        )
+    model = gmmseg.from_pretrained(tmp_path / "three" / "final")
+    assert all(bool(each.head.mixture.fitted.any()) for each in model.companions)
+
+
+def test_a_resumed_run_ends_alike(config, tmp_path, monkeypatch):
+    train(config("train.decoders=2"), tmp_path / "whole", cpu=True)
+    report = Trainer._report
+
+    def stop(trainer, *given):
+        report(trainer, *given)
+        if trainer.step == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "_report", stop)
+        with pytest.raises(Interrupted):
+            train(config("train.decoders=2"), tmp_path / "cut", cpu=True)
+    train(config("train.decoders=2"), tmp_path / "cut", resume=tmp_path / "cut", cpu=True)
+    whole, cut = final(tmp_path / "whole"), final(tmp_path / "cut")
+    assert whole.keys() == cut.keys()
+    assert all(torch.equal(cut[name], value) for name, value in whole.items())
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["train.backbone_multiplier=0.1", "model.name=tiny_unet"],
+        ["model.name=segformer_mit_b0"],  # its backbone has no maps of its own
+        ["train.softmax_steps=2"],
+    ],
+    ids=["trained backbone", "whole network", "warm-up"],
+)
+def test_where_a_backbone_is_trained_or_cannot_be_told_apart_there_is_one_decoder(config, root, overrides):
+    from gmmseg.run.building import make_segmenter, training_data
+
+    chosen = config("train.decoders=3", *overrides)
+    assert len(make_segmenter(chosen, training_data(chosen.data)).companions) == 0
+
+
+def test_a_twin_has_as_many_if_it_is_asked_to(config, tmp_path):
+    train(config("train.decoders=2", "preset=softmax"), tmp_path / "twin", cpu=True)
+    model = gmmseg.from_pretrained(tmp_path / "twin" / "final")
+    assert (model.mixture, [each.settings.kind for each in model.companions]) == (None, ["softmax"])
