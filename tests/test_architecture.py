@@ -19,6 +19,7 @@ GROUND = {
     "json_tree",
     "hub_access",
     "class_colours",
+    "allocator",
 }  # single files that stand on nothing
 BELOW = {
     **{file: set() for file in sorted(GROUND)},

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 from typer.core import TyperGroup
 
+from gmmseg.allocator import keep_freed_memory
 from gmmseg.cli_adapt import adapt
 from gmmseg.cli_app import app as live_page
 from gmmseg.cli_classes import add_class, merge_classes, remove_class, rename_class
@@ -577,6 +578,7 @@ _join_lines_of_help()
 
 def main() -> None:
     """Run a command; errors a user can correct are one line, without traceback (GMMSEG_DEBUG=1 shows it)."""
+    keep_freed_memory()
     try:
         with warnings.catch_warnings():
             warnings.showwarning = lambda message, *where, **more: note(str(message))
