@@ -34,7 +34,8 @@ def train(config: Config, folder: Path) -> tuple[Segmenter, CachedCrops]:
     segmenter = run.make_segmenter(config, dataset)
     with tempfile.TemporaryDirectory() as run_folder:
         place = Path(run_folder)
-        loader = run.make_loader(config, dataset, place, accelerator, crops)
+        heads = 1 + len(segmenter.learning)
+        loader = run.make_loader(config, dataset, place, accelerator, crops, heads)
         trainer = run.make_trainer(config, segmenter, loader, accelerator, place, crops=crops)
         crops.make(trainer.segmenter, say=print)
         return trainer.run().eval(), crops

@@ -5,10 +5,13 @@ import signal
 
 import pytest
 import torch
+from accelerate import Accelerator
 from safetensors.torch import load_file
 
 import gmmseg
 from gmmseg.config import load_config
+from gmmseg.models.pairing import shrink_labels
+from gmmseg.run.building import make_crops, make_loader, make_segmenter, make_trainer, training_data
 from gmmseg.run.train import train
 from gmmseg.training.trainer import Interrupted, Trainer
 
@@ -28,11 +31,9 @@ def final(folder):
     return load_file(folder / "final" / "model.safetensors")
 
 
-@pytest.mark.parametrize("crops", [0, 2])
-def test_the_own_head_learns_as_it_would_alone_and_the_others_differ_from_it(config, tmp_path, crops):
-    cached = f"train.cached_crops={crops}"
-    train(config("train.decoders=1", cached), tmp_path / "one", cpu=True)
-    train(config("train.decoders=3", cached), tmp_path / "three", cpu=True)
+def test_the_own_head_learns_as_it_would_alone_and_the_others_differ_from_it(config, tmp_path):
+    train(config("train.decoders=1"), tmp_path / "one", cpu=True)
+    train(config("train.decoders=3"), tmp_path / "three", cpu=True)
     one, three = final(tmp_path / "one"), final(tmp_path / "three")
     assert all(torch.equal(three[name], value) for name, value in one.items())
     own = {name for name in one if not name.startswith("features.backbone.")}
@@ -48,8 +49,41 @@ def test_the_own_head_learns_as_it_would_alone_and_the_others_differ_from_it(con
     assert all(bool(each.head.mixture.fitted.any()) for each in model.companions)
 
 
-def test_a_resumed_run_ends_alike(config, tmp_path, monkeypatch):
-    train(config("train.decoders=2"), tmp_path / "whole", cpu=True)
+def test_of_cached_crops_each_head_has_a_part_to_itself(config, tmp_path):
+    """What a head says, its loss and what EM takes of it are those of its part of the batch."""
+    chosen = config("train.decoders=3", "train.cached_crops=2", "train.batch_size=1")
+    dataset, accelerator = training_data(chosen.data), Accelerator(cpu=True)
+    segmenter, crops = make_segmenter(chosen, dataset), make_crops(chosen, tmp_path, dataset)
+    loader = make_loader(chosen, dataset, tmp_path, accelerator, crops, heads=3)
+    trainer = make_trainer(chosen, segmenter, loader, accelerator, tmp_path, crops=crops)
+    crops.make(segmenter)
+    loader.set_epoch(0)
+    batch = next(iter(loader))
+    assert len(batch.labels) == 3
+    trainer.network.train()
+    layout = crops.layout
+    seen = [layout.unpack(rows) for rows in batch.images.split(1)]
+    expected = [segmenter.head(segmenter.features.decode(seen[0], layout.size).main).logits]
+    others = zip(segmenter.companions, seen[1:], strict=True)
+    expected += [each.head(each.decoder.decode(maps, layout.size).main).logits for each, maps in others]
+    taken = []
+    for learner in trainer.learners:
+        learner.em.step = lambda *given, **more: taken.append(given[1])
+    found = trainer._forward(batch)
+    for part, logits, labels in zip(found, expected, batch.labels.split(1), strict=True):
+        assert torch.equal(part.output.logits, logits)
+        assert torch.equal(part.labels, labels)
+    alone = [each.losses()["posterior"] for each in found]
+    terms = trainer.train_step([batch]).terms
+    assert terms["posterior"] == pytest.approx(float(sum(alone)) / 3, rel=1e-5)
+    cells = [shrink_labels(labels, (3, 4)).flatten() for labels in batch.labels.split(1)]
+    assert all(torch.equal(one, other) for one, other in zip(taken, cells, strict=True))
+
+
+@pytest.mark.parametrize("crops", [0, 2])
+def test_a_resumed_run_ends_alike(config, tmp_path, monkeypatch, crops):
+    chosen = config("train.decoders=2", f"train.cached_crops={crops}")
+    train(chosen, tmp_path / "whole", cpu=True)
     report = Trainer._report
 
     def stop(trainer, *given):
@@ -60,8 +94,8 @@ def test_a_resumed_run_ends_alike(config, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(Trainer, "_report", stop)
         with pytest.raises(Interrupted):
-            train(config("train.decoders=2"), tmp_path / "cut", cpu=True)
-    train(config("train.decoders=2"), tmp_path / "cut", resume=tmp_path / "cut", cpu=True)
+            train(chosen, tmp_path / "cut", cpu=True)
+    train(chosen, tmp_path / "cut", resume=tmp_path / "cut", cpu=True)
     whole, cut = final(tmp_path / "whole"), final(tmp_path / "cut")
     assert whole.keys() == cut.keys()
     assert all(torch.equal(cut[name], value) for name, value in whole.items())
@@ -77,8 +111,6 @@ def test_a_resumed_run_ends_alike(config, tmp_path, monkeypatch):
     ids=["trained backbone", "whole network", "warm-up"],
 )
 def test_where_a_backbone_is_trained_or_cannot_be_told_apart_there_is_one_decoder(config, root, overrides):
-    from gmmseg.run.building import make_segmenter, training_data
-
     chosen = config("train.decoders=3", *overrides)
     assert len(make_segmenter(chosen, training_data(chosen.data)).companions) == 0
 

@@ -1,6 +1,6 @@
 """A segmenter: a feature extractor and a head, both visible, both swappable."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Self, cast
@@ -119,16 +119,29 @@ class Segmenter(nn.Module):
     def _reads_maps(self) -> bool:
         """Whether something beside the head looks at the backbone's maps."""
         if self.training:
-            return any(each.learns for each in self._companions)
+            return len(self.learning) > 0
         return self.density is not None or len(self.companions) > 0
 
     def on_features(
-        self, features: Features, maps: tuple[Tensor, ...] | None, image_size: tuple[int, int]
+        self,
+        features: Features,
+        maps: tuple[Tensor, ...] | None,
+        image_size: tuple[int, int],
+        maps_of_companions: Sequence[tuple[Tensor, ...]] = (),
     ) -> SegmenterOutput:
-        """What `forward` returns, from what `extracted` gives of images of a size (H, W)."""
+        """What `forward` returns, from what `extracted` gives of images of a size (H, W).
+
+        ``maps_of_companions``: in training, those of other images for each companion that learns; by default
+        all learn from the same.
+        """
         output = self.head(features.main)
         if self.training:
-            return self._with_what_learns_beside_the_head(output, features, maps, image_size)
+            if len(self.auxiliary_heads):
+                heads = zip(self.auxiliary_heads, features.auxiliary, strict=True)
+                output = replace(output, auxiliary=tuple(head(each) for head, each in heads))
+            seen: Sequence[tuple[Tensor, ...] | None] = maps_of_companions or [maps] * len(self.learning)
+            beside = zip(self.learning, seen, strict=True)
+            return replace(output, companions=tuple(each(features, own, image_size) for each, own in beside))
         if len(self.companions):
             others = ((each(features, maps, image_size).logits, each.members) for each in self._companions)
             output = replace(output, logits=joint_logits(output.logits, others))
@@ -137,18 +150,10 @@ class Segmenter(nn.Module):
             output = replace(output, density_evidence=self.density(read))
         return output
 
-    def _with_what_learns_beside_the_head(
-        self,
-        output: SegmenterOutput,
-        features: Features,
-        maps: tuple[Tensor, ...] | None,
-        image_size: tuple[int, int],
-    ) -> SegmenterOutput:
-        if len(self.auxiliary_heads):
-            heads = zip(self.auxiliary_heads, features.auxiliary, strict=True)
-            output = replace(output, auxiliary=tuple(head(each) for head, each in heads))
-        learning = [each(features, maps, image_size) for each in self._companions if each.learns]
-        return replace(output, companions=tuple(learning)) if learning else output
+    @property
+    def learning(self) -> list[Companion]:
+        """The companions that are trained with it."""
+        return [each for each in self._companions if each.learns]
 
     @property
     def _companions(self) -> list[Companion]:

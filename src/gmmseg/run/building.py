@@ -83,12 +83,7 @@ def make_trainer(
         freeze_backbone(segmenter)
     if crops is not None:
         splittable(segmenter)  # refuses one whose backbone is trained, or has no maps of its own
-    em = make_em(segmenter.mixture, config)
-    learning = (each for each in cast(Iterable[Companion], segmenter.companions) if each.learns)
-    others = [
-        make_em(getattr(each.head, "mixture", None), config, number)
-        for number, each in enumerate(learning, start=1)
-    ]
+    em, *others = _make_ems(segmenter, config)
     network: nn.Module = segmenter if crops is None else OnCachedMaps(segmenter, crops)
     if teacher is not None:
         teacher = copy.deepcopy(teacher)  # which is frozen: the one given stays as it is
@@ -96,7 +91,9 @@ def make_trainer(
     return Trainer(
         segmenter,
         loader,
-        make_optimization(segmenter, config.train, em, accelerator.prepare, network, others),
+        make_optimization(
+            segmenter, config.train, em, accelerator.prepare, network, others, apart=crops is not None
+        ),
         accelerator,
         config.train,
         folder,
@@ -138,15 +135,22 @@ def _more_decoders(
         yield companion_of(other.features, other.head, "decoder", config.model.head, learns=True)
 
 
-def make_em(mixture: ClassMixture | None, config: Config, number: int = 0) -> OnlineEM | None:
-    """EM for a generative head; a softmax head or a discriminative mixture needs none.
+def _make_ems(segmenter: Segmenter, config: Config) -> list[OnlineEM | None]:
+    """EM for the segmenter's own head and for each that learns beside it; each draws samples of its own."""
+    companions = cast(Iterable[Companion], segmenter.companions)
+    heads = [segmenter.head, *(each.head for each in companions if each.learns)]
+    return [
+        make_em(getattr(head, "mixture", None), config, config.train.seed + _SEEDS_APART * number)
+        for number, head in enumerate(heads)
+    ]
 
-    ``number``: of the head among those that learn side by side; each draws samples of its own.
-    """
+
+def make_em(mixture: ClassMixture | None, config: Config, seed: int) -> OnlineEM | None:
+    """EM for a generative head; a softmax head or a discriminative mixture needs none."""
     if mixture is None or not mixture.moved_by_em:
         return None
     as_one_group_(mixture)
-    return OnlineEM(mixture, config.em, seed=config.train.seed + _SEEDS_APART * number)
+    return OnlineEM(mixture, config.em, seed=seed)
 
 
 def training_data(settings: DataSettings) -> FingerprintedDataset:
@@ -212,13 +216,16 @@ def make_loader(
     folder: Path,
     accelerator: Accelerator,
     crops: CachedCrops | None = None,
+    heads: int = 1,
 ) -> EpochLoader:
     """Augmented batches, or those of cached ``crops``, in an order that depends on the seed alone.
 
-    They are shared out over processes.
+    They are shared out over processes. Batches of cached crops are for ``heads``, each with a part of its
+    own.
     """
     settings, seed = config.data, config.train.seed
-    global_batch = config.train.batch_size * accelerator.num_processes
+    size = config.train.batch_size * (1 if crops is None else heads)
+    global_batch = size * accelerator.num_processes
     if settings.balanced:
         counts = class_counts(dataset, cache=folder / "class_counts.json")
         sampler: ClassBalancedSampler | ShuffledSampler = ClassBalancedSampler(
@@ -226,7 +233,7 @@ def make_loader(
         )
     else:
         sampler = ShuffledSampler(len(dataset), least=global_batch, seed=seed)
-    size, workers, prepare = config.train.batch_size, settings.workers, accelerator.prepare_data_loader
+    workers, prepare = settings.workers, accelerator.prepare_data_loader
     if crops is None:
         return EpochLoader(augmented(config, dataset), sampler, size, workers=workers, prepare=prepare)
     return EpochLoader(crops, sampler, size, workers=workers, prepare=prepare, collate=collate_crops)

@@ -24,13 +24,15 @@ def header(
     """Data, classes, network and steps of a run that is about to begin or to go on, one a line."""
     processes = trainer.accelerator.num_processes
     images = config.train.batch_size * config.train.accumulate * processes
+    where = trainer.accelerator.device
+    apart = f" for each of {len(trainer.learners)} decoders" if trainer.apart and trainer.learners[1:] else ""
     shared = f", shared by {processes} processes" if processes > 1 else ""
     begun = f", going on from step {trainer.step}" if trainer.step else ""
     lines = {
         "data": _data(dataset, validation),
         "classes": _classes(dataset),
         "network": _network(config, trainer.segmenter),
-        "steps": f"{config.train.steps} of {images} images on {trainer.accelerator.device}{shared}{begun}",
+        "steps": f"{config.train.steps} of {images} images{apart} on {where}{shared}{begun}",
         "run folder": str(trainer.folder),
     }
     if config.machine == "cpu":

@@ -317,7 +317,9 @@ class CachedCrops(Dataset[CachedCrop]):
 class OnCachedMaps(nn.Module):
     """``segmenter`` from its backbone's maps on: rows (b n) of `CachedCrops` -> SegmenterOutput.
 
-    The modules are those of the segmenter itself, so what is trained here is trained there.
+    The modules are those of the segmenter itself, so what is trained here is trained there. Where several
+    heads learn, each has an equal part of the rows to itself, its own head the first: what is found moves
+    most with the order of batches, and heads that all saw the same ones would err alike.
     """
 
     def __init__(self, segmenter: Segmenter, crops: CachedCrops) -> None:
@@ -326,9 +328,10 @@ class OnCachedMaps(nn.Module):
 
     def forward(self, rows: Tensor) -> SegmenterOutput:
         layout = self.crops.layout
-        maps = layout.unpack(rows)
+        parts = rows.chunk(1 + len(self.segmenter.learning)) if self.training else (rows,)
+        maps, *others = (layout.unpack(part) for part in parts)
         features = splittable(self.segmenter).decode(maps, layout.size)
-        return self.segmenter.on_features(features, maps, layout.size)
+        return self.segmenter.on_features(features, maps, layout.size, others)
 
 
 def splittable(segmenter: Segmenter) -> SplitFeatures:

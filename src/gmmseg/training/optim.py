@@ -29,13 +29,15 @@ class Optimization:
     """What moves a segmenter: gradients its network, EM its mixtures.
 
     ``network`` is what batches go through: the segmenter itself, unless they hold something else than images.
-    ``learners``: of its own head, then of each companion that learns beside it.
+    ``learners``: of its own head, then of each companion that learns beside it. ``apart``: each of them has
+    an equal part of every batch to itself; else all see all of it.
     """
 
     network: nn.Module
     learners: tuple[Learner, ...]
     optimizer: Optimizer
     schedule: LRScheduler
+    apart: bool = False
 
 
 def make_optimization(
@@ -45,6 +47,8 @@ def make_optimization(
     prepare: Prepare,
     network: nn.Module | None = None,
     em_of_companions: Sequence[OnlineEM | None] = (),
+    *,
+    apart: bool = False,
 ) -> Optimization:
     """Losses, optimizer and schedule that ``settings`` describe, beside ``em``; see `Optimization`.
 
@@ -56,7 +60,11 @@ def make_optimization(
         Learner(SegmenterLoss(segmenter, settings.extra_terms, each), each) for each in em_of_companions
     )
     return Optimization(
-        network or segmenter, (Learner(loss, em), *others), optimizer, make_schedule(optimizer, settings)
+        network or segmenter,
+        (Learner(loss, em), *others),
+        optimizer,
+        make_schedule(optimizer, settings),
+        apart,
     )
 
 

@@ -83,6 +83,7 @@ class Trainer:
         self.segmenter, self.loader, self.accelerator = segmenter, loader, accelerator
         self.settings, self.folder, self.validate, self.about = settings, folder, validate, about
         self.schedule, self.learners = optimization.schedule, optimization.learners
+        self.apart = optimization.apart
         self.network, self.optimizer = accelerator.prepare(optimization.network, optimization.optimizer)
         decay = settings.ema
         self.average = (
@@ -150,7 +151,7 @@ class Trainer:
         for index, batch in enumerate(batches):
             with self._maybe_no_sync(index == len(batches) - 1):
                 paired = self._forward(batch)
-                losses = self._losses(paired, {name: share[index] for name, share in shares.items()})
+                losses = self._losses(paired, [each[index] for each in shares])
                 loss = self._backward(losses, batch)
             for name, value in {"loss": loss / len(losses), **_means(losses)}.items():
                 terms[name] = terms.get(name, 0.0) + float(value.detach())
@@ -173,14 +174,21 @@ class Trainer:
         """What each learner's head says of the images, with their labels."""
         with self.accelerator.autocast(), synchronised_batch_norm():
             output = self.network(batch.images)
-        return [self.segmenter.paired(each, batch.labels) for each in (output, *output.companions)]
+        outputs = zip((output, *output.companions), self._parts(batch.labels), strict=True)
+        return [self.segmenter.paired(*each) for each in outputs]
 
-    def _losses(self, paired: list[PairedOutput], shares: dict[str, Tensor]) -> list[dict[str, Tensor]]:
-        """The named terms of each learner, by the share that this batch has in the step."""
-        each = [
-            learner.loss(output, self.step) for learner, output in zip(self.learners, paired, strict=True)
+    def _parts(self, labels: Tensor) -> Sequence[Tensor]:
+        """Of the labels of a batch, those that each learner sees."""
+        count = len(self.learners)
+        return labels.chunk(count) if self.apart else [labels] * count
+
+    def _losses(self, paired: list[PairedOutput], shares: list[dict[str, Tensor]]) -> list[dict[str, Tensor]]:
+        """The named terms of each learner, by the ``shares`` that its part of this batch has in the step."""
+        every = (each.loss(output, self.step) for each, output in zip(self.learners, paired, strict=True))
+        return [
+            {name: value * share[name] for name, value in terms.items()}
+            for terms, share in zip(every, shares, strict=True)
         ]
-        return [{name: value * shares[name] for name, value in terms.items()} for terms in each]
 
     def _backward(self, losses: list[dict[str, Tensor]], batch: Batch) -> Tensor:
         """Add the gradient of the weighted sum of ``losses``, which is returned and must be finite.
@@ -201,16 +209,18 @@ class Trainer:
         key = np.random.SeedSequence((self.settings.seed, self.step, distributed.rank()))
         torch.manual_seed(int(key.generate_state(1, np.uint64)[0] >> 1))
 
-    def _shares(self, batches: Sequence[Batch]) -> dict[str, Tensor]:
-        """What each term of the loss counts for in each of this step's ``batches``, (batches) per term.
+    def _shares(self, batches: Sequence[Batch]) -> list[list[dict[str, Tensor]]]:
+        """What each term of the loss counts for, by learner and by batch of this step's ``batches``.
 
         A term is a mean over what is labelled in its batch. Weighed so, the sum over batches and the mean
         over processes (DDP averages gradients) make the mean over all that is labelled.
         """
-        each = [self.loss.label_counts(batch.labels) for batch in batches]
-        counts = torch.stack([torch.stack([*one.values()]) for one in each]).float()
-        total = distributed.sum_over_processes(counts.sum(0)).clamp_min(1)
-        return dict(zip(each[0], (counts / total * distributed.world_size()).T))
+        parts = zip(*(self._parts(batch.labels) for batch in batches), strict=True)
+        each = [[self.loss.label_counts(labels) for labels in of_learner] for of_learner in parts]
+        counts = torch.stack([torch.stack([torch.stack([*one.values()]) for one in own]) for own in each])
+        total = distributed.sum_over_processes(counts.float().sum(1, keepdim=True)).clamp_min(1)
+        shares = counts / total * distributed.world_size()  # (learners batches terms)
+        return [[dict(zip(each[0][0], batch)) for batch in own] for own in shares]
 
     def _em_step(self, em_batches: list[list[EMPoints]]) -> float:
         """One EM step of each learner on the points of all forward passes; returns the seconds it took."""
