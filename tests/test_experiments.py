@@ -47,7 +47,9 @@ def test_starting_from_a_model_needs_its_data(start_from, monkeypatch, capsys):
     assert "--camvid, are needed" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("table", ["closed", "held_out", "ablations", "choices", "demo", "demo_from_scratch"])
+@pytest.mark.parametrize(
+    "table", ["closed", "held_out", "ablations", "choices", "paper", "demo", "demo_from_scratch"]
+)
 def test_the_documented_tables_are_those_of_the_files(camvid, capsys, table):
     camvid.print_table(table)
     printed = capsys.readouterr().out.strip()
@@ -74,7 +76,7 @@ def test_the_tables_of_rare_classes_are_those_of_the_files(monkeypatch, capsys, 
     assert f"<!-- {name} -->\n{printed}\n<!-- end -->" in (ROOT / "docs" / "results_tables.md").read_text()
 
 
-@pytest.mark.parametrize("name", ["pairs"])
+@pytest.mark.parametrize("name", ["pairs", "seeds", "end_to_end", "resolution"])
 def test_the_tables_of_other_experiments_are_those_of_the_files(monkeypatch, capsys, name):
     monkeypatch.syspath_prepend(str(ROOT / "experiments"))
     import_module(name).print_table()

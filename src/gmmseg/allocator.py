@@ -10,7 +10,7 @@ import os
 import platform
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of malloc.h
-_MOST = (1 << 31) - 1
+_MOST, _MOST_OF_OLDER_VERSIONS = (1 << 31) - 1, 1 << 25
 _CHOSEN_BY_USER = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES", "LD_PRELOAD")
 
 
@@ -22,4 +22,5 @@ def keep_freed_memory() -> bool:
     if platform.libc_ver()[0] != "glibc" or any(name in os.environ for name in _CHOSEN_BY_USER):
         return False
     mallopt = ctypes.CDLL(None).mallopt
-    return all(mallopt(option, _MOST) == 1 for option in (_MMAP_THRESHOLD, _TRIM_THRESHOLD))
+    kept = mallopt(_MMAP_THRESHOLD, _MOST) == 1 or mallopt(_MMAP_THRESHOLD, _MOST_OF_OLDER_VERSIONS) == 1
+    return mallopt(_TRIM_THRESHOLD, _MOST) == 1 and kept

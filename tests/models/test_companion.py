@@ -134,6 +134,56 @@ def test_classes_that_go_or_are_joined_do_so_in_the_companion_too(tmp_path):
         assert torch.equal(renamed(images).logits, generative(images).logits)
 
 
+def test_a_class_that_is_known_in_part_has_the_odds_that_the_head_gives_it():
+    """An added class taken into a known one: what the head says of both is heard."""
+    softmax, generative = both()
+    new, images = points(generative, 50), torch.rand(1, 3, 32, 48)
+    alone = gmmseg.models.conversion.share_weights(generative)
+    alone.companions = nn.ModuleList()
+    with torch.no_grad():
+        merged, own = (
+            each.with_class("cone", new, offset=4.0)
+            .with_classes_merged("road", "cone")(images)
+            .logits.softmax(1)
+            for each in (generative, alone)
+        )
+        others = softmax(images).logits[:, 1:].softmax(1)
+    torch.testing.assert_close(merged[:, 0], own[:, 0], rtol=1e-4, atol=1e-6)
+    expected = (own[:, 1:] + others * (1 - own[:, :1])) / 2
+    torch.testing.assert_close(merged[:, 1:], expected, rtol=1e-4, atol=1e-6)
+
+
+def test_a_companion_that_knows_no_class_any_more_is_left_behind():
+    _, generative = both()
+    changed = generative.with_class("cone", points(generative, 50))
+    for name in NAMES[:3]:
+        changed = changed.without_class(name)
+    assert len(changed.companions) == 1
+    with pytest.warns(UserWarning, match="left behind"):
+        last = changed.without_class("car")
+    with torch.no_grad():
+        assert last(torch.rand(1, 3, 32, 48)).logits.shape[1] == 1
+    assert len(generative.companions) == 1
+
+
+def test_a_class_change_leaves_the_segmenter_given_as_it_was():
+    first, _ = committee()
+    first.train()
+    first.without_class("sky")
+    assert first.companions[0].training
+    assert all(each.requires_grad for each in first.companions[0].parameters())
+    assert first.companions[0].members is None
+
+
+def test_a_segmenter_with_companions_can_be_filled_again(tmp_path):
+    first, _ = committee()
+    first.save_pretrained(tmp_path)
+    filled = gmmseg.from_pretrained(tmp_path, architecture=gmmseg.from_pretrained(tmp_path))
+    images = torch.rand(1, 3, 32, 48)
+    with torch.no_grad():
+        assert torch.equal(filled(images).logits, first(images).logits)
+
+
 def committee(name="tiny_unet", count=3):
     """A generative model with ``count`` decoders, all mixtures fitted."""
     torch.manual_seed(0)
@@ -162,7 +212,7 @@ def test_several_generative_heads_are_one_model_saved_and_exported(tmp_path, nam
         first.companions = nn.ModuleList()
         assert_joint(logits, [first(images).logits, *each])
     assert not any(parameter.requires_grad for parameter in loaded.companions.parameters())
-    assert "2 more decoders" in (tmp_path / "README.md").read_text()
+    assert "2 more generative classifiers beside it" in (tmp_path / "README.md").read_text()
 
 
 def test_a_file_from_before_there_could_be_several_is_read(tmp_path):
@@ -177,6 +227,9 @@ def test_a_file_from_before_there_could_be_several_is_read(tmp_path):
     images = torch.rand(1, 3, 40, 56)
     with torch.no_grad():
         assert torch.equal(gmmseg.from_pretrained(tmp_path)(images).logits, generative(images).logits)
+    (tmp_path / "calibration.json").write_text("{}")
+    with pytest.warns(UserWarning, match="in another way, and is not used"):
+        assert gmmseg.from_pretrained(tmp_path).calibration is None
 
 
 def test_the_exported_graph_asks_both():
@@ -198,10 +251,14 @@ def test_the_exported_graph_asks_both():
         {"head": None},
         {"num_classes": 3},
         {"num_classes": "4"},
+        {"num_classes": 10**9},
+        {"num_classes": True},
         {"members": [[0], [1], [2]]},
         {"members": [[], [], [], []]},
         {"members": [[0], [1], [2], [4]]},
         {"members": [[0], [1], [2], [-1]]},
+        {"members": [[0], [1], [2], [2]]},
+        {"members": [[0, 0], [1], [2], [3]]},
         {"members": 4},
     ],
 )
@@ -214,6 +271,16 @@ def test_a_damaged_entry_is_refused(tmp_path, change):
     with pytest.raises(
         WeightsError, match=r"config.json: the entry companions is not understood or does not"
     ):
+        gmmseg.from_pretrained(tmp_path)
+
+
+def test_more_companions_than_anybody_trains_are_refused_at_once(tmp_path):
+    _, generative = both()
+    generative.save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    config["companions"] *= 10_000
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(WeightsError, match="10000 of them"):
         gmmseg.from_pretrained(tmp_path)
 
 

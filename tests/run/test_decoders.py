@@ -13,6 +13,7 @@ from gmmseg.config import load_config
 from gmmseg.models.pairing import shrink_labels
 from gmmseg.run.building import make_crops, make_loader, make_segmenter, make_trainer, training_data
 from gmmseg.run.train import train
+from gmmseg.training.checkpoint import CheckpointError
 from gmmseg.training.trainer import Interrupted, Trainer
 
 SETTINGS = [
@@ -107,8 +108,9 @@ def test_a_resumed_run_ends_alike(config, tmp_path, monkeypatch, crops):
         ["train.backbone_multiplier=0.1", "model.name=tiny_unet"],
         ["model.name=segformer_mit_b0"],  # its backbone has no maps of its own
         ["train.softmax_steps=2"],
+        ["model.name=fcn_resnet101"],  # a part of its decoder is taught by an auxiliary head
     ],
-    ids=["trained backbone", "whole network", "warm-up"],
+    ids=["trained backbone", "whole network", "warm-up", "auxiliary head"],
 )
 def test_where_a_backbone_is_trained_or_cannot_be_told_apart_there_is_one_decoder(config, root, overrides):
     chosen = config("train.decoders=3", *overrides)
@@ -119,3 +121,28 @@ def test_a_twin_has_as_many_if_it_is_asked_to(config, tmp_path):
     train(config("train.decoders=2", "preset=softmax"), tmp_path / "twin", cpu=True)
     model = gmmseg.from_pretrained(tmp_path / "twin" / "final")
     assert (model.mixture, [each.settings.kind for each in model.companions]) == (None, ["softmax"])
+
+
+def test_decoders_beside_one_that_is_trained_already_begin_anew(config, tmp_path):
+    """Else all would begin alike, and err alike."""
+    train(config("preset=softmax"), tmp_path / "first", cpu=True)
+    start = f"model.name={tmp_path / 'first' / 'final'}"
+    for preset in ("softmax", "default"):
+        chosen = config(f"preset={preset}", "train.decoders=3", start)
+        model = make_segmenter(chosen, training_data(chosen.data))
+        own = dict(model.features.named_parameters())
+        drawn = [dict(each.decoder.named_parameters()) for each in model.companions]
+        weight = next(name for name in drawn[0] if own[name].ndim > 1)
+        assert not torch.equal(own[weight], drawn[0][weight])
+        assert not torch.equal(drawn[0][weight], drawn[1][weight])
+
+
+def test_a_run_from_before_is_not_resumed_with_more_decoders(config, tmp_path):
+    train(config("train.decoders=1"), tmp_path / "run", cpu=True)
+    path = max((tmp_path / "run" / "checkpoints").iterdir())
+    state = torch.load(path, weights_only=True)
+    del state["about"]["train.decoders"], state["em_of_companions"]  # as earlier versions wrote it
+    torch.save(state, path)
+    with pytest.raises(CheckpointError, match=r"train.decoders 1 -> 3; resume with those"):
+        train(config("train.decoders=3", "train.steps=6"), tmp_path / "run", resume=path, cpu=True)
+    train(config("train.decoders=1", "train.steps=6"), tmp_path / "run", resume=path, cpu=True)

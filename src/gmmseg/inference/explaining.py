@@ -47,6 +47,8 @@ class Explanation:
     """At most this share of known pixels is as strange; None where the calibration does not know."""
     exemplars: tuple[Exemplar, ...] = ()
     """Training pixels nearest to the mean of that component."""
+    classifiers: int = 1
+    """Of how many the posterior is the mean; evidence and components are those of the model's own head."""
 
 
 @torch.no_grad()
@@ -86,6 +88,7 @@ def explain(
         unknown=_unknown(predictor, pixels, x, y, anomaly),
         p_value=None if p_values is None else float(p_values),
         exemplars=tuple(each for each in exemplars if (each.label, each.component) == (label, component)),
+        classifiers=1 + len(segmenter.companions),
     )
 
 

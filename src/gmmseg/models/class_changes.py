@@ -19,7 +19,7 @@ from gmmseg.mixture.changing import appended, merged, without
 from gmmseg.mixture.few_samples import AS_CHOSEN, FewSamples, NewClass, fit_class
 from gmmseg.mixture.links import LinearTerms, linear_terms, link_of_rows
 from gmmseg.models.classes import Rows, match_classes, transplanted
-from gmmseg.models.companion import Companion, Members
+from gmmseg.models.companion import Companion, Members, say_left_behind
 from gmmseg.models.conversion import share_weights
 from gmmseg.models.density import CellDensity, DensitySettings
 from gmmseg.models.heads import GMMHead
@@ -234,9 +234,9 @@ def _changed(
     changed.head = head
     changed.density = density
     members = members or tuple(() if row is None else (row,) for row in rows)
-    changed.companions = nn.ModuleList(
-        cast(Companion, each).of_classes(members) for each in segmenter.companions
-    )
+    beside = [cast(Companion, each).of_classes(members) for each in segmenter.companions]
+    changed.companions = nn.ModuleList(each for each in beside if each is not None)
+    say_left_behind(nn.ModuleList(each for each, kept in zip(segmenter.companions, beside) if kept is None))
     changed.to(mixture.means.device)
     changed.label_names, changed.colours = names, None
     changed.inference, changed.calibration = segmenter.inference, None

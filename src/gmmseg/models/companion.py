@@ -66,11 +66,18 @@ class Companion(nn.Module):
             features = self.decoder.decode(maps, image_size)
         return cast(SegmenterOutput, self.head(features.main))
 
-    def of_classes(self, members: Members) -> "Companion":
-        """The same companion, its modules shared, of a model whose classes are these of the present ones."""
+    def of_classes(self, members: Members) -> "Companion | None":
+        """The same companion, its modules shared, of a model whose classes are these of the present ones.
+
+        None where it knows none of them. A class of which it knows but a part is one that it does not know.
+        """
         before = self.members or tuple((row,) for row in range(self.head.num_classes))
-        rows = tuple(tuple(row for each in one for row in before[each]) for one in members)
-        return Companion(self.decoder, self.head, self.settings, learns=self.learns, members=rows)
+        changed = copy.copy(self)
+        changed.members = tuple(
+            tuple(row for each in one for row in before[each]) if all(before[each] for each in one) else ()
+            for one in members
+        )
+        return changed if any(changed.members) else None
 
 
 def joint_logits(own: Tensor, others: Iterable[tuple[Tensor, Members | None]]) -> Tensor:
@@ -112,16 +119,18 @@ def companions_in_words(entries: Sequence[JSON]) -> list[str]:
     """What is beside a head, for people, from the entry ``companions`` of config.json."""
     kinds = [str((entry.get("head") or {}).get("kind")) for entry in entries]
     softmax, generative = kinds.count("softmax"), kinds.count("gmm")
-    words = [f"{generative} more decoders with mixtures beside it"] if generative else []
-    return words + (["a softmax classifier beside it"] if softmax else [])
+    words = []
+    for count, kind in ((generative, "generative"), (softmax, "softmax")):
+        if count:
+            words.append(f"{count} more {kind} classifier{'s' if count > 1 else ''} beside it")
+    return words
 
 
 def say_left_behind(companions: nn.ModuleList) -> None:
     """Warn that a model goes on without its companions, if it had some."""
     if len(companions):
         warnings.warn(
-            "the classifiers that were beside the head of this model are left behind: from here on labels "
-            "are those of the new head alone",
+            "the classifiers that were beside the head of this model are left behind",
             stacklevel=3,
         )
 

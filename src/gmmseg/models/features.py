@@ -86,6 +86,17 @@ def extracted(extractor: nn.Module, images: Tensor) -> tuple[Features, tuple[Ten
     return Features(features) if isinstance(features, Tensor) else features, None
 
 
+def begin_anew_(extractor: nn.Module) -> None:
+    """Give the layers between the backbone of a feature extractor and the head new random weights."""
+    backbone = extractor.backbone
+    assert isinstance(backbone, nn.Module)
+    pretrained = set(backbone.modules())
+    for layer in extractor.modules():
+        begin = getattr(layer, "reset_parameters", None)
+        if layer not in pretrained and callable(begin):
+            begin()
+
+
 class FrozenFeatures(SplitFeatures):
     """A whole feature extractor that is not trained: all of it is backbone, and nothing is left to decode.
 

@@ -1,5 +1,6 @@
 """Segmenters by folder or hub name."""
 
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -7,7 +8,7 @@ from typing import cast, get_args
 
 from torch import nn
 
-from gmmseg.bounds import shown
+from gmmseg.bounds import broken_rule, shown
 from gmmseg.json_tree import JSON
 from gmmseg.mixture.mixture import Group
 from gmmseg.models.calibration_file import (
@@ -27,13 +28,22 @@ from gmmseg.models.inference_settings import InferenceSettings
 from gmmseg.models.light import rebuild_light
 from gmmseg.models.recipe import Recipe, with_classes
 from gmmseg.models.reference_import import build_reference
-from gmmseg.models.saving import CONFIG_FILE, WEIGHTS_FILE, digest, mixtures, read_config, read_state
+from gmmseg.models.saving import (
+    CONFIG_FILE,
+    WEIGHTS_FILE,
+    ClassCount,
+    digest,
+    mixtures,
+    read_config,
+    read_state,
+)
 from gmmseg.models.segmenter import Segmenter, replace_head
 from gmmseg.models.smp import rebuild_smp
 from gmmseg.models.torchvision_models import rebuild_torchvision
 from gmmseg.models.weights import WeightsError
 from gmmseg.models.zoo import build_named
 
+_MOST_COMPANIONS = 64
 REBUILDERS = {"transformers": rebuild_transformers, "smp": rebuild_smp, "torchvision": rebuild_torchvision}
 
 
@@ -57,7 +67,7 @@ def from_pretrained(
             f"{place}: {config['num_classes']} classes, the architecture has {segmenter.num_classes}"
         )
     segmenter.density = _density(config, place)
-    segmenter.companions.extend(_companions(config, architecture, place))
+    segmenter.companions = nn.ModuleList(_companions(config, architecture, place))
     _set_groups(segmenter, config.get("groups", {}), place)
     read_state(segmenter, place)
     segmenter.label_names = tuple(config["label_names"]) if config["label_names"] else None
@@ -69,6 +79,13 @@ def from_pretrained(
 
 def _calibration(segmenter: Segmenter, config: JSON, place: Path) -> Calibration | None:
     """What was found after training, in its own file or, in weights of format 1, in config.json."""
+    if config.get("companion") is not None and (place / CALIBRATION_FILE).is_file():
+        warnings.warn(
+            f"{place}: its calibration is of an earlier version, which put the two classifiers of an adapted "
+            "model together in another way, and is not used; gmmseg calibrate writes one anew",
+            stacklevel=3,
+        )
+        return None
     weights = digest(segmenter)
     scores = possible_scores(segmenter.density is not None)
     found = read_calibration(place, weights, segmenter.num_classes, segmenter.label_names, scores)
@@ -98,17 +115,21 @@ def _density(config: JSON, place: Path) -> CellDensity | None:
 def _companions(config: JSON, architecture: nn.Module | None, place: Path) -> Iterator[Companion]:
     """The classifiers beside the head, not yet filled, of weights that have some."""
     try:
+        networks: dict[tuple[HeadSettings, int], Segmenter] = {}
         for entry in _companion_entries(config):
             settings = HeadSettings(**present_words(entry["head"]))
-            classes = _whole_number(entry["num_classes"])
-            if entry["kind"] not in get_args(Kind):
-                raise ValueError(f"{shown(entry['kind'])} is no kind of companion")
-            network = _of_companion(config, settings, classes, architecture, place)
-            companion = companion_of(network.features, network.head, entry["kind"], settings)
-            members = entry.get("members")
+            classes, members = entry["num_classes"], entry.get("members")
+            fault = broken_rule(classes, ClassCount)
+            if fault or entry["kind"] not in get_args(Kind):
+                raise ValueError(f"num_classes {shown(classes)}, kind {shown(entry['kind'])}")
             if members is None and classes != config["num_classes"]:
                 raise ValueError("its classes are others, and nothing says which")
-            yield companion if members is None else companion.of_classes(_members(members, config, classes))
+            if (settings, classes) not in networks:
+                networks[settings, classes] = _of_companion(config, settings, classes, architecture, place)
+            network = networks[settings, classes]
+            companion = companion_of(network.features, network.head, entry["kind"], settings)
+            companion.members = None if members is None else _members(members, config, classes)
+            yield companion
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         path = place / CONFIG_FILE
         raise WeightsError(
@@ -121,7 +142,10 @@ def _companion_entries(config: JSON) -> list[JSON]:
     of a softmax model, and name its kind alone."""
     earlier = config.get("companion")
     if earlier is None:
-        return list(config.get("companions") or ())
+        entries = list(config.get("companions") or ())
+        if len(entries) > _MOST_COMPANIONS:
+            raise ValueError(f"{len(entries)} of them, where {_MOST_COMPANIONS} are the most")
+        return entries
     softmax = asdict(HeadSettings(kind="softmax"))
     return [{"kind": earlier, "head": softmax, "num_classes": config["num_classes"]}]
 
@@ -130,8 +154,9 @@ def _members(entry: Sequence[Sequence[object]], config: JSON, classes: int) -> M
     found = tuple(tuple(_whole_number(row) for row in rows) for rows in entry)
     if len(found) != config["num_classes"] or not any(found):
         raise ValueError(f"{len(found)} classes for {config['num_classes']}, or none of them known")
-    if any(not 0 <= row < classes for rows in found for row in rows):
-        raise ValueError(f"a companion of {classes} classes has no others")
+    rows = [row for each in found for row in each]
+    if any(not 0 <= row < classes for row in rows) or len(set(rows)) < len(rows):
+        raise ValueError(f"classes that a companion of {classes} classes does not have, or has once")
     return found
 
 
@@ -163,7 +188,7 @@ def _set_groups(segmenter: Segmenter, entry: JSON, place: Path) -> None:
 
 def _whole_number(value: object) -> int:
     if type(value) is not int:
-        raise ValueError(f"{value!r} is no whole number")
+        raise ValueError(f"{shown(value)} is no whole number")
     return value
 
 

@@ -78,7 +78,8 @@ class Segmenter(nn.Module):
     @property
     def is_fitted(self) -> bool:
         """Whether it can predict: a converted or newly built one has mixtures that nobody has fitted yet."""
-        return self.mixture is None or bool(self.mixture.fitted.any())
+        heads = (self.head, *(each.head for each in self._companions))
+        return all(bool(head.mixture.fitted.any()) for head in heads if isinstance(head, GMMHead))
 
     @property
     def num_classes(self) -> int:

@@ -119,6 +119,11 @@ def explanation_section(explained: Explanation) -> Section:
         else "This model has a softmax head. It has no densities and no components: the bars are its logits, "
         "which say how classes compare and not how usual the pixel is."
     )
+    if explained.classifiers > 1:
+        text += (
+            f" It is the mean over {explained.classifiers} classifiers on one backbone. Evidence is that of the "
+            "first, and its largest need not be that of the class which is predicted."
+        )
     more = len(explained.names) - len(order)
     return Section(
         "Evidence",

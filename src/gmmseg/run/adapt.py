@@ -30,7 +30,7 @@ from gmmseg.distributed import Say
 from gmmseg.inference import Predictor
 from gmmseg.models import Segmenter, build
 from gmmseg.models.companion import Companion, Kind, companion_of
-from gmmseg.models.features import FeatureExtractor, FrozenFeatures, SplitFeatures
+from gmmseg.models.features import FeatureExtractor, FrozenFeatures, SplitFeatures, begin_anew_
 from gmmseg.models.heads import HEAD_PRESETS
 from gmmseg.models.segmenter import replace_head
 from gmmseg.models.zoo import ZOO
@@ -307,7 +307,7 @@ class _Work:
         set_seed(self.settings.seed)
         generative = _with_mixtures(softmax)
         if plan.anew:
-            _begin_anew_(generative)
+            begin_anew_(generative.features)
         generative.companions = nn.ModuleList(self._companions(softmax))
         trainer, cache = self._trainer(generative, softmax, plan)
         best = None if validation is None else _BestLabels(generative, validation, self.clock)
@@ -400,15 +400,6 @@ class _BestLabels:
 def _with_mixtures(softmax: Segmenter) -> Segmenter:
     """A copy of ``softmax`` with a new generative head."""
     return replace_head(copy.deepcopy(softmax), HEAD_PRESETS["default"]).to(softmax.mean.device)
-
-
-def _begin_anew_(generative: Segmenter) -> None:
-    """Give the layers between backbone and head new random weights."""
-    pretrained = set(generative.backbone.modules())
-    for layer in generative.features.modules():
-        begin = getattr(layer, "reset_parameters", None)
-        if layer not in pretrained and callable(begin):
-            begin()
 
 
 def _head_alone(generative: Segmenter) -> Segmenter:

@@ -3,6 +3,7 @@
 import platform
 import statistics
 import tempfile
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,8 @@ import gmmseg
 from gmmseg.inference.speed import RUNTIMES, Contender, Timing, enter, prepare, race, ratio
 from gmmseg.json_tree import JSON
 from gmmseg.models import HEAD_PRESETS, ZOO, Segmenter, build
+from gmmseg.models.companion import Companion
+from gmmseg.models.heads import SoftmaxHead
 from gmmseg.models.segmenter import replace_head
 from gmmseg.run.runs import open_model
 
@@ -54,7 +57,7 @@ def _bench_one(source: str, settings: Race) -> list[JSON]:
     segmenter = fitted_looking(source, settings.classes) if source in ZOO else open_model(source)
     heads = {SOFTMAX if segmenter.mixture is None else GMM: segmenter.eval()}
     if segmenter.mixture is not None and segmenter.points_are_cells:
-        heads[SOFTMAX] = replace_head(segmenter, HEAD_PRESETS[SOFTMAX]).eval()
+        heads[SOFTMAX] = _twin(segmenter)
     images = torch.rand(1, 3, settings.size, settings.size, generator=torch.Generator().manual_seed(0))
     with tempfile.TemporaryDirectory() as scratch:
         contenders = [
@@ -65,6 +68,20 @@ def _bench_one(source: str, settings: Race) -> list[JSON]:
         timings = race(contenders, images, settings.seconds)
     about = {"model": source, "classes": segmenter.num_classes}
     return [{**about, **_row(timing, _twin_of(timing, timings))} for timing in timings]
+
+
+def _twin(segmenter: Segmenter) -> Segmenter:
+    """The same features under a softmax head, and as many more decoders with one as there are beside it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what is left behind is replaced
+        twin = replace_head(segmenter, HEAD_PRESETS[SOFTMAX])
+    for each in segmenter.companions:
+        assert isinstance(each, Companion)
+        channels = (each.decoder or segmenter.features).out_channels
+        assert isinstance(channels, int)
+        head = SoftmaxHead(channels, segmenter.num_classes)
+        twin.companions.append(Companion(each.decoder, head, HEAD_PRESETS[SOFTMAX]))
+    return twin.eval()
 
 
 def _twin_of(timing: Timing, timings: Sequence[Timing]) -> Timing | None:

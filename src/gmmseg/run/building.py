@@ -28,7 +28,8 @@ from gmmseg.mixture import ClassMixture, OnlineEM
 from gmmseg.mixture.changing import as_one_group_
 from gmmseg.models import Segmenter, build
 from gmmseg.models.companion import Companion, companion_of
-from gmmseg.models.features import SplitFeatures
+from gmmseg.models.features import SplitFeatures, begin_anew_
+from gmmseg.models.heads import make_head
 from gmmseg.samples import FingerprintedDataset, SegmentationDataset
 from gmmseg.training.cached_crops import FOLDER, CachedCrops, OnCachedMaps, collate_crops, splittable
 from gmmseg.training.optim import freeze_backbone, make_optimization
@@ -121,18 +122,32 @@ def _more_decoders(
 ) -> Iterator[Companion]:
     """Those that `train.decoders` asks for beside the network's own, each with random weights of its own.
 
-    None where the backbone is trained, or cannot be told from the decoder.
+    None where the backbone is trained, or cannot be told from the decoder, where a part of the decoder is
+    taught by auxiliary heads, which companions have not, and with a softmax warm-up.
     """
     frozen = config.train.backbone_multiplier == 0 or not any(
         parameter.requires_grad for parameter in segmenter.backbone.parameters()
     )
-    if not (frozen and isinstance(segmenter.features, SplitFeatures)) or config.train.softmax_steps:
+    apart = frozen and isinstance(segmenter.features, SplitFeatures)
+    if not apart or len(segmenter.auxiliary_heads) or config.train.softmax_steps:
         return
     for _ in range(config.train.decoders - 1):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # what there is to say of the weights has been said
             other = make()
+        if _start_alike(segmenter, other):  # from weights that brought a trained decoder
+            begin_anew_(other.features)
+            channels = other.features.out_channels
+            assert isinstance(channels, int)
+            other.head = make_head(config.model.head, channels, other.num_classes)
         yield companion_of(other.features, other.head, "decoder", config.model.head, learns=True)
+
+
+def _start_alike(one: Segmenter, other: Segmenter) -> bool:
+    """Whether the weights between backbone and head are the same; vectors and scalars do not tell."""
+    backbone = {id(each) for network in (one, other) for each in network.backbone.parameters()}
+    pairs = zip(one.features.parameters(), other.features.parameters(), strict=True)
+    return all(torch.equal(*pair) for pair in pairs if id(pair[0]) not in backbone and pair[0].ndim > 1)
 
 
 def _make_ems(segmenter: Segmenter, config: Config) -> list[OnlineEM | None]:

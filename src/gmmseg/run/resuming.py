@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 
-from gmmseg.config import Config, ConfigError, Machine, config_tree, load_config
+from gmmseg.config import LATER_TRAIN, Config, ConfigError, Machine, config_tree, load_config
 from gmmseg.models.heads import present_words
 from gmmseg.samples import SegmentationDataset
 from gmmseg.training.checkpoint import CheckpointError
@@ -16,7 +16,8 @@ FREE = ("name", "preset", "machine", "data.validation_split", "data.workers", "d
 """No influence on the weights a run arrives at (model.weights is where it started; preset and machine are
 words for fields that are compared one by one)."""
 FIXED = ("model.", "data.name", "data.train_split", "data.held_out", "data.balanced", "em.memory",
-         "train.batch_size", "train.seed", "train.optimizer", "classes", "images", "processes")  # fmt: skip
+         "train.batch_size", "train.seed", "train.optimizer", "train.decoders", "classes", "images",
+         "processes")  # fmt: skip
 """Parts of the saved state, or the place in the order of images, would not fit."""
 SWITCHES = ("train.ema", "train.softmax_steps", "train.backbone_multiplier")
 """May take other values, but not begin or cease to be 0 or null: parts of the state come and go with them."""
@@ -83,7 +84,8 @@ def _in_present_words(before: dict[str, object]) -> dict[str, object]:
     """The settings of a run that an earlier version may have begun, as this version says them."""
     prefix = "model.head."
     head = {key.removeprefix(prefix): value for key, value in before.items() if key.startswith(prefix)}
-    return {**before, **{f"{prefix}{key}": value for key, value in present_words(head).items()}}
+    present = {f"{prefix}{key}": value for key, value in present_words(head).items()}
+    return {"train.decoders": LATER_TRAIN["decoders"], **before, **present}
 
 
 def _is_fixed(key: str, before: object, now: object) -> bool:
