@@ -121,8 +121,8 @@ def explanation_section(explained: Explanation) -> Section:
     )
     if explained.classifiers > 1:
         text += (
-            f" It is the mean over {explained.classifiers} classifiers on one backbone. Evidence is that of the "
-            "first, and its largest need not be that of the class which is predicted."
+            f" It is the mean over {explained.classifiers} classifiers on one backbone. Evidence is that of "
+            "the first, and its largest need not be that of the class which is predicted."
         )
     more = len(explained.names) - len(order)
     return Section(
