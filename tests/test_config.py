@@ -73,15 +73,16 @@ def test_overrides_reach_into_sections_and_presets():
     assert load_config("ade20k_fcn_resnet101", ["model.head.preset=softmax"]).model.head.kind == "softmax"
 
 
+ALONE = ("train.density=false", "train.decoders=1")
 SPELT_OUT = {
     "default": [],
-    "paper": ["model.head=paper", "em.preset=paper", "train.likelihood_weight=0", "train.density=false"],
+    "paper": ["model.head=paper", "em.preset=paper", "train.likelihood_weight=0", *ALONE],
     "reference": [
         *("model.head=reference", "em.preset=reference", "data.balanced=true"),
         *("train.component_weight=0.01", "train.likelihood_weight=0", "train.link_multiplier=1"),
-        "train.density=false",
+        *ALONE,
     ],
-    "softmax": ["model.head=softmax", "train.density=false"],
+    "softmax": ["model.head=softmax", *ALONE],
 }
 FORMAT1 = Path(__file__).parent / "fixtures" / "format1"
 

@@ -15,7 +15,7 @@ from gmmseg.data import ScenesAnomaly
 from gmmseg.data.scenes import Scenes
 from gmmseg.inference import Predictor
 from gmmseg.models.calibration_file import FUSED
-from gmmseg.models.features import FrozenFeatures
+from gmmseg.models.features import FrozenFeatures, begin_anew_
 from gmmseg.samples import collate
 from gmmseg.training.trainer import Interrupted
 
@@ -171,7 +171,7 @@ def test_with_enough_steps_the_decoder_begins_anew(tmp_path, monkeypatch):
 def test_a_new_decoder_is_one_of_new_weights_on_the_same_backbone(tmp_path):
     model = run.open_model(softmax(tmp_path / "softmax"))
     begun = page._with_mixtures(model)
-    page._begin_anew_(begun)
+    begin_anew_(begun.features)
     own = dict(begun.features.named_parameters())
     weights = {name: each for name, each in model.features.named_parameters() if each.ndim > 1}
     assert any(not name.startswith("backbone.") for name in weights)

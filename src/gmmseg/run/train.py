@@ -77,8 +77,7 @@ def train(
             return folder / "final"
         crops = make_crops(config, crops_in or folder, dataset)
         segmenter = make_segmenter(config, dataset).to(accelerator.device)
-        heads = 1 + len(segmenter.learning)
-        loader = make_loader(config, dataset, folder, accelerator, crops, heads)
+        loader = make_loader(config, dataset, folder, accelerator, crops, 1 + len(segmenter.learning))
         trainer = make_trainer(config, segmenter, loader, accelerator, folder, validation, about, crops)
         _restore(trainer, state, say)
         tell(header(config, dataset, validation, trainer))
