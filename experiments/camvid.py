@@ -53,7 +53,7 @@ SHORT = "train.steps=500"  # ablations
 # Variant -> what differs from the shipped camvid configuration.
 MAIN = {
     "softmax": ["preset=softmax"],
-    "softmax_3": ["preset=softmax", "train.decoders=3"],
+    "softmax_x3": ["preset=softmax", "train.decoders=3"],
     "gmm_default": [],
     "one_decoder": ONE,
     "gmm_paper": ["preset=paper"],
@@ -97,7 +97,7 @@ ABLATIONS = {
 WITH_DENSITY = ("softmax", "gmm_default", "forget_by_points")
 """Ablations that get a density beside their head, and are calibrated on CamVid val."""
 CHOICES = {
-    **{name: MAIN[name] for name in ("softmax", "softmax_3", "gmm_default", "one_decoder")},
+    **{name: MAIN[name] for name in ("softmax", "softmax_x3", "gmm_default", "one_decoder")},
     "likelihood_0.1": [*ONE, "train.likelihood_weight=0.1"],
     "no_likelihood_term": [*ONE, "train.likelihood_weight=0"],
     "likelihood_0.6": [*ONE, "train.likelihood_weight=0.6"],
@@ -145,7 +145,7 @@ OTHER_DRIVES = ("ablations", "choices", "paper")
 """Tables judged on a drive that was not trained on."""
 MAIN_SCORES = {
     "softmax": ("msp", "energy", "fused"),
-    "softmax_3": ("energy", "fused"),
+    "softmax_x3": ("energy", "fused"),
     "gmm_default": ("nll", "fused"),
     "one_decoder": ("nll", "fused"),
 }

@@ -31,7 +31,7 @@ from tables import percent, print_rows
 RESULTS = Path(__file__).parent / "results" / "rare_classes"
 VARIANTS = {
     "softmax": MAIN["softmax"],
-    "softmax_3": MAIN["softmax_3"],
+    "softmax_x3": MAIN["softmax_x3"],
     "gmm_default": [],
     "one_decoder": ONE,
     "forget_by_batches": [*ONE, "em.decay_points=null"],
