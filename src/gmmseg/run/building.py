@@ -3,10 +3,9 @@
 import copy
 import os
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import cast
 
 import torch
 from accelerate import Accelerator, PartialState
@@ -152,8 +151,7 @@ def _start_alike(one: Segmenter, other: Segmenter) -> bool:
 
 def _make_ems(segmenter: Segmenter, config: Config) -> list[OnlineEM | None]:
     """EM for the segmenter's own head and for each that learns beside it; each draws samples of its own."""
-    companions = cast(Iterable[Companion], segmenter.companions)
-    heads = [segmenter.head, *(each.head for each in companions if each.learns)]
+    heads = [segmenter.head, *(each.head for each in segmenter.learning)]
     return [
         make_em(getattr(head, "mixture", None), config, config.train.seed + _SEEDS_APART * number)
         for number, head in enumerate(heads)
