@@ -1,8 +1,8 @@
 """Memory that a process has freed, kept for its next step.
 
 On a CPU every step of training or prediction takes large tensors from the C library and gives them back.
-glibc hands such blocks on to the system, which clears each page again when it is next asked for: up to a
-quarter of the time of a step. Kept by the process they cost nothing, and its peak stays about what it was.
+glibc hands such blocks on to the system, which clears each page again when it is next asked for. Kept by the
+process they cost nothing, and its peak stays about what it was.
 """
 
 import ctypes
