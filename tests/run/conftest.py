@@ -1,12 +1,16 @@
 """What tests of runs share."""
 
+import os
+import signal
 import sys
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from gmmseg import cli
+from gmmseg.training.trainer import Interrupted, Trainer
 
 
 @pytest.fixture(scope="module")
@@ -26,6 +30,27 @@ def root(tmp_path_factory):
             Image.fromarray(image).save(root / "images" / split / f"{index}.png")
             Image.fromarray(labels).save(root / "labels" / split / f"{index}.png")
     return root
+
+
+@pytest.fixture
+def stopped_at_step_3(monkeypatch):
+    """A context in which a run is asked to stop, by Ctrl-C, when its third step is done; it must do so."""
+
+    @contextmanager
+    def stopping():
+        report = Trainer._report
+
+        def stop(trainer, *given):
+            report(trainer, *given)
+            if trainer.step == 3:
+                os.kill(os.getpid(), signal.SIGINT)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Trainer, "_report", stop)
+            with pytest.raises(Interrupted):
+                yield
+
+    return stopping
 
 
 @pytest.fixture

@@ -1,7 +1,5 @@
 """Cached crops as a run has them: kept while it is unfinished, gone when it is done, refused in one line."""
 
-import os
-import signal
 import sys
 
 import pytest
@@ -12,7 +10,6 @@ from gmmseg.config import load_config
 from gmmseg.models import backbones
 from gmmseg.run.train import train
 from gmmseg.training import cached_crops
-from gmmseg.training.trainer import Interrupted, Trainer
 
 SETTINGS = [
     *("data.crop=[24,32]", "data.workers=0", "model.name=deeplabv3plus_efficientnet_lite0"),
@@ -32,23 +29,14 @@ def weights(folder):
 
 
 def test_a_stopped_run_keeps_its_crops_and_a_resumed_one_ends_alike_and_removes_them(
-    config, tmp_path, monkeypatch
+    config, tmp_path, stopped_at_step_3
 ):
     said = []
     train(config(), tmp_path / "whole", cpu=True, say=said.append)
     assert "bytes" in said[0]
     assert not (tmp_path / "whole" / "crops").exists()
-    report = Trainer._report
-
-    def stop(trainer, *given):
-        report(trainer, *given)
-        if trainer.step == 3:
-            os.kill(os.getpid(), signal.SIGINT)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "_report", stop)
-        with pytest.raises(Interrupted):
-            train(config(), tmp_path / "cut", cpu=True)
+    with stopped_at_step_3():
+        train(config(), tmp_path / "cut", cpu=True)
     assert {each.name for each in (tmp_path / "cut" / "crops").iterdir()} == {"crops.bin", "crops.json"}
     said.clear()
     train(config(), tmp_path / "cut", resume=tmp_path / "cut", cpu=True, say=said.append)

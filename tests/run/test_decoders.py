@@ -1,8 +1,5 @@
 """Several decoders on one frozen backbone, trained side by side: each as alone, one model in the end."""
 
-import os
-import signal
-
 import pytest
 import torch
 from accelerate import Accelerator
@@ -14,7 +11,6 @@ from gmmseg.models.pairing import shrink_labels
 from gmmseg.run.building import make_crops, make_loader, make_segmenter, make_trainer, training_data
 from gmmseg.run.train import train
 from gmmseg.training.checkpoint import CheckpointError
-from gmmseg.training.trainer import Interrupted, Trainer
 
 SETTINGS = [
     *("data.crop=[24,32]", "data.workers=0", "model.name=light_efficientnet_lite0", "model.weights=null"),
@@ -82,20 +78,11 @@ def test_of_cached_crops_each_head_has_a_part_to_itself(config, tmp_path):
 
 
 @pytest.mark.parametrize("crops", [0, 2])
-def test_a_resumed_run_ends_alike(config, tmp_path, monkeypatch, crops):
+def test_a_resumed_run_ends_alike(config, tmp_path, stopped_at_step_3, crops):
     chosen = config("train.decoders=2", f"train.cached_crops={crops}")
     train(chosen, tmp_path / "whole", cpu=True)
-    report = Trainer._report
-
-    def stop(trainer, *given):
-        report(trainer, *given)
-        if trainer.step == 3:
-            os.kill(os.getpid(), signal.SIGINT)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "_report", stop)
-        with pytest.raises(Interrupted):
-            train(chosen, tmp_path / "cut", cpu=True)
+    with stopped_at_step_3():
+        train(chosen, tmp_path / "cut", cpu=True)
     train(chosen, tmp_path / "cut", resume=tmp_path / "cut", cpu=True)
     whole, cut = final(tmp_path / "whole"), final(tmp_path / "cut")
     assert whole.keys() == cut.keys()

@@ -98,7 +98,6 @@ def joint_logits(own: Tensor, others: Iterable[tuple[Tensor, Members | None]]) -
 
 def _for_classes(logits: Tensor, members: Members, own: Tensor) -> Tensor:
     """A companion's logits (b c' h w) as those of the model's classes (b c h w)."""
-    known = [place for place, rows in enumerate(members) if rows]
     # Read one by one: lists of indices would become gathers, which not every runtime has.
     each = {
         place: logits[:, rows[0]]
@@ -107,8 +106,9 @@ def _for_classes(logits: Tensor, members: Members, own: Tensor) -> Tensor:
         for place, rows in enumerate(members)
         if rows
     }
+    known = list(each)
     if len(known) < len(members):
-        theirs = torch.logsumexp(torch.stack([each[place] for place in known], dim=1), dim=1)
+        theirs = torch.logsumexp(torch.stack([*each.values()], dim=1), dim=1)
         ours = torch.logsumexp(torch.stack([own[:, place] for place in known], dim=1), dim=1)
         for place in set(range(len(members))) - set(known):
             each[place] = own[:, place] - ours + theirs
