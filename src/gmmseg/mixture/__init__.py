@@ -11,6 +11,7 @@ from gmmseg.mixture.gaussian import anomaly_score, class_evidence, log_density, 
 from gmmseg.mixture.links import AffineLink, BayesLink, ClassNormLink, make_link
 from gmmseg.mixture.memory import DecayedStatistics, FeatureQueue
 from gmmseg.mixture.mixture import ClassMixture, DiscriminativeMixture
+from gmmseg.mixture.products import RowProduct
 from gmmseg.mixture.sinkhorn import balanced_assignment, plain_assignment
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "OnlineEM",
     "Plain",
     "Pole",
+    "RowProduct",
     "Sphere",
     "WhitenedSphere",
     "anomaly_score",

@@ -7,7 +7,6 @@ quicker than to compute the densities again. (The logits at the labels' resoluti
 per class and point.)
 """
 
-from functools import cached_property
 from typing import Protocol
 
 import torch
@@ -15,8 +14,9 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from gmmseg.mixture.gaussian import coefficients
+from gmmseg.mixture.products import product
 
-_BLOCK_ELEMENTS = 1 << 19  # densities per block and thread of a CPU: 2 MB
+_BLOCK_ELEMENTS = 1 << 20  # densities per block and thread of a CPU: 4 MB
 _BLOCK_ELEMENTS_ACCELERATOR = 1 << 27
 
 
@@ -60,30 +60,24 @@ class AutogradContext(Protocol):
     def save_for_backward(self, *tensors: Tensor | None) -> None: ...
 
 
-class _Workspace:
-    """Memory for the densities of one block, taken once: fresh pages cost more than arithmetic on them."""
+class _Densities:
+    """Densities of points, block after block."""
 
     def __init__(self, points: Tensor, centre: Tensor, weight: Tensor, bias: Tensor) -> None:
         self.points, self.centre = points, centre
         self.weight, self.bias = weight.flatten(0, 1), bias.flatten()
         self.blocks = _blocks(points, len(self.bias))
-        self.most = self.blocks[0].stop if self.blocks else 0
-        self._expanded = points.new_empty(self.most, 2 * points.shape[1])
+        most = self.blocks[0].stop if self.blocks else 0
+        # Taken once: fresh pages cost more than arithmetic on them.
+        self._expanded = points.new_empty(most, 2 * points.shape[1])
 
-    @cached_property
-    def _densities(self) -> Tensor:
-        """Not before it is needed: densities that a backward pass keeps have a place of their own."""
-        return self.points.new_empty(self.most, len(self.bias))
-
-    def densities(self, rows: "slice[int]", out: Tensor | None = None) -> Tensor:
-        """log pi + log N (rows kc), in ``out`` or, until the next call, in the workspace."""
-        count = rows.stop - rows.start
-        expanded = self._expanded[:count]
+    def of(self, rows: "slice[int]") -> Tensor:
+        """log pi + log N (rows kc)."""
+        expanded = self._expanded[: rows.stop - rows.start]
         squares, centred = expanded.chunk(2, dim=1)  # [y^2, y]
         torch.sub(self.points[rows], self.centre, out=centred)
         torch.mul(centred, centred, out=squares)
-        place = self._densities[:count] if out is None else out
-        return torch.addmm(self.bias, expanded, self.weight.T, out=place)
+        return product(expanded, self.weight, self.bias)
 
 
 class _Evidence(torch.autograd.Function):
@@ -92,33 +86,33 @@ class _Evidence(torch.autograd.Function):
         ctx: AutogradContext, points: Tensor, centre: Tensor, weight: Tensor, bias: Tensor, winner: bool
     ) -> Tensor:
         k, c, _ = weight.shape
-        work = _Workspace(points, centre, weight, bias)
+        densities = _Densities(points, centre, weight, bias)
         evidence = points.new_empty(len(points), c)
         # What each component adds to its class, and the sum of it, for a backward pass if there will be one.
-        keep = ctx.needs_input_grad[0]
-        kept = points.new_empty(len(points), k, c) if keep else None
-        totals = points.new_empty(len(points) if keep else work.most, c)
-        for rows in work.blocks:
-            densities = work.densities(rows, None if kept is None else kept[rows].flatten(1)).view(-1, k, c)
-            best = _over_components(torch.maximum, densities, out=evidence[rows])
-            if winner and not keep:
+        kept: list[Tensor] = []
+        for rows in densities.blocks:
+            block = densities.of(rows).view(-1, k, c)
+            best = _over_components(torch.maximum, block, out=evidence[rows])
+            if winner and not ctx.needs_input_grad[0]:
                 continue
             # All of it for the best one, which those that tie divide between them; or a softmax.
-            parts = densities.ge_(best[:, None]) if winner else densities.sub_(best[:, None]).exp_()
-            total = _over_components(torch.add, parts, out=totals[rows] if keep else totals[: len(best)])
+            parts = block.ge_(best[:, None]) if winner else block.sub_(best[:, None]).exp_()
+            total = _over_components(torch.add, parts, out=torch.empty_like(best))
             if not winner:
                 best += total.log()
-        ctx.save_for_backward(points, centre, work.weight, kept, totals if keep else None)
+            if ctx.needs_input_grad[0]:
+                kept += [parts, total]
+        ctx.save_for_backward(points, centre, densities.weight, *kept)
         return evidence
 
     @staticmethod
     @once_differentiable
     def backward(ctx: AutogradContext, gradient: Tensor) -> tuple[Tensor | None, None, None, None, None]:
-        points, centre, flat_weight, kept, totals = ctx.saved_tensors
+        points, centre, flat_weight, *kept = ctx.saved_tensors
         result = torch.empty_like(points)
         with _full_precision(points):
-            for rows in _blocks(points, len(flat_weight)):
-                of_densities = kept[rows] * (gradient[rows] / totals[rows])[:, None]
+            for rows, parts, total in zip(_blocks(points, len(flat_weight)), kept[::2], kept[1::2]):
+                of_densities = parts * (gradient[rows] / total)[:, None]
                 _gradient_of_points(of_densities.flatten(1), flat_weight, points[rows] - centre, result[rows])
         return result, None, None, None, None
 
@@ -126,10 +120,10 @@ class _Evidence(torch.autograd.Function):
 class _Total(torch.autograd.Function):
     @staticmethod
     def forward(ctx: AutogradContext, points: Tensor, centre: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        work = _Workspace(points, centre, weight, bias)
+        densities = _Densities(points, centre, weight, bias)
         total = points.new_empty(len(points))
-        for rows in work.blocks:
-            torch.logsumexp(work.densities(rows), dim=1, out=total[rows])
+        for rows in densities.blocks:
+            torch.logsumexp(densities.of(rows), dim=1, out=total[rows])
         ctx.save_for_backward(points, centre, weight, bias, total)
         return total
 
@@ -137,11 +131,11 @@ class _Total(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: AutogradContext, gradient: Tensor) -> tuple[Tensor | None, None, None, None]:
         points, centre, weight, bias, total = ctx.saved_tensors
-        work, result = _Workspace(points, centre, weight, bias), torch.empty_like(points)
+        densities, result = _Densities(points, centre, weight, bias), torch.empty_like(points)
         with _full_precision(points):
-            for rows in work.blocks:
-                shares = work.densities(rows).sub_(total[rows, None]).exp_().mul_(gradient[rows, None])
-                _gradient_of_points(shares, work.weight, points[rows] - centre, result[rows])
+            for rows in densities.blocks:
+                shares = densities.of(rows).sub_(total[rows, None]).exp_().mul_(gradient[rows, None])
+                _gradient_of_points(shares, densities.weight, points[rows] - centre, result[rows])
         return result, None, None, None
 
 
@@ -167,7 +161,7 @@ def _over_components(join: _Join, parts: Tensor, out: Tensor) -> Tensor:
 
 def _gradient_of_points(of_densities: Tensor, flat_weight: Tensor, centred: Tensor, out: Tensor) -> None:
     """Carry a gradient of densities (n kc) back through ``weight . [y^2, y]`` to centred points y (n d)."""
-    of_square, of_point = torch.mm(of_densities, flat_weight).chunk(2, dim=1)
+    of_square, of_point = product(of_densities, flat_weight.T).chunk(2, dim=1)
     torch.addcmul(of_point, centred, of_square, value=2.0, out=out)
 
 

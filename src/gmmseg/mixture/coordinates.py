@@ -5,13 +5,14 @@ must be followed while the network learns.
 """
 
 import math
-from typing import ClassVar, Protocol, TypedDict
+from typing import ClassVar, Protocol, TypedDict, TypeGuard
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gmmseg.mixture.memory import accumulator_dtype
+from gmmseg.mixture.products import RowProduct, product
 
 LEAST_VARIANCE = 1e-6
 """Least mean variance within classes that is believed: a batch of single points shows none at all."""
@@ -186,15 +187,15 @@ class WhitenedSphere(Pole):
         A linear projection, the whitening and the pole are one product over the points, at the precision of
         the caller's loop.
         """
-        if type(projection) is not nn.Linear:
+        if not _is_linear(projection):
             return super().forward(features, projection)
         with torch.autocast(features.device.type, enabled=False):
             matrix, bias = self.affine(projection)
-        return F.normalize(F.linear(features.float(), matrix, bias).float(), dim=-1)
+        return F.normalize(product(features.float(), matrix, bias).float(), dim=-1)
 
     def place(self, features: Tensor) -> Tensor:
         with torch.autocast(features.device.type, enabled=False):
-            return F.normalize(F.linear(features.float(), *self.affine()), dim=-1)
+            return F.normalize(product(features.float(), *self.affine()), dim=-1)
 
     def affine(self, projection: nn.Linear | None = None) -> tuple[Tensor, Tensor]:
         basis, shift = self._affine()
@@ -347,6 +348,11 @@ def from_sphere(points: Tensor) -> Tensor:
 def _with_pole(matrix: Tensor, shift: Tensor) -> tuple[Tensor, Tensor]:
     """An affine map to (n d-1), matrix (d-1 f) and shift (d-1), with the pole as one output more."""
     return F.pad(matrix, (0, 0, 0, 1)), F.pad(shift, (0, 1), value=_pole(len(shift) + 1))
+
+
+def _is_linear(projection: nn.Module | None) -> TypeGuard[nn.Linear]:
+    """Whether this is a linear layer and nothing more: others that inherit from it may do other things."""
+    return type(projection) in (nn.Linear, RowProduct)
 
 
 def _affine_of(linear: nn.Linear) -> tuple[Tensor, Tensor]:

@@ -8,6 +8,8 @@ import math
 import torch
 from torch import Tensor
 
+from gmmseg.mixture.products import product
+
 
 def log_density(points: Tensor, means: Tensor, variances: Tensor) -> Tensor:
     """log N(x; component) of points (n d) under means, variances (c k d) -> (n c k), float32.
@@ -24,8 +26,8 @@ def log_density(points: Tensor, means: Tensor, variances: Tensor) -> Tensor:
         centre = means.float().mean(dim=(0, 1))
         weight, bias = coefficients(means.float() - centre, variances.float())
         expanded = expand(points.float() - centre)
-        product = torch.addmm(bias.T.flatten(), expanded, weight.transpose(0, 1).flatten(0, 1).T)
-        return product.view(-1, k, c).transpose(1, 2)
+        densities = product(expanded, weight.transpose(0, 1).flatten(0, 1), bias.T.flatten())
+        return densities.view(-1, k, c).transpose(1, 2)
 
 
 _ROWS = 1 << 14  # points whose (k d) offsets are held at a time

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from gmmseg.bounds import Count, Positive, check_bounds
 from gmmseg.json_tree import JSON
-from gmmseg.mixture import ClassMixture, DiscriminativeMixture, make_coordinates, make_link
+from gmmseg.mixture import ClassMixture, DiscriminativeMixture, RowProduct, make_coordinates, make_link
 from gmmseg.models.outputs import SegmenterOutput
 
 
@@ -126,8 +126,8 @@ def make_projection(name: str, in_channels: int, out_channels: int, *, bias: boo
             )
         return nn.Identity()
     if name == "linear":
-        return nn.Linear(in_channels, out_channels, bias=bias)
-    linear = nn.Linear(in_channels, out_channels, bias=False)
+        return RowProduct(in_channels, out_channels, bias=bias)
+    linear = RowProduct(in_channels, out_channels, bias=False)
     if name == "batch_norm":
         return nn.Sequential(linear, nn.BatchNorm1d(out_channels))
     if name == "reference":

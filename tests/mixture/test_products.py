@@ -1,0 +1,66 @@
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from gmmseg.mixture.products import RowProduct, product
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize(
+    ("n", "f", "o"), [(0, 3, 2), (1, 1, 1), (7, 1, 5), (7, 5, 1), (1, 3, 2), (300, 128, 95)]
+)
+def test_equals_a_linear_layer_and_so_do_its_gradients(n, f, o, bias):
+    rows, matrix = torch.randn(n, f), torch.randn(o, f)
+    shift = torch.randn(o) if bias else None
+    upstream = torch.randn(n, o)
+    results = []
+    for way in (product, F.linear):
+        given = [each.clone().requires_grad_() for each in (rows, matrix, shift) if each is not None]
+        made = way(*given)
+        assert made.shape == (n, o)
+        results.append((made, *torch.autograd.grad(made, given, upstream)))
+    for ours, expected in zip(*results):
+        torch.testing.assert_close(ours, expected, atol=1e-4, rtol=1e-4)
+
+
+def test_rows_need_not_lie_one_after_the_other():
+    rows, matrix = torch.randn(6, 40).T, torch.randn(4, 6)
+    torch.testing.assert_close(product(rows, matrix), F.linear(rows, matrix))
+    every_other = torch.randn(40, 12)[:, ::2]
+    torch.testing.assert_close(product(every_other, matrix), F.linear(every_other, matrix))
+
+
+def test_a_row_is_the_same_whatever_rows_are_beside_it():
+    rows, matrix, shift = torch.randn(1000, 128), torch.randn(95, 128), torch.randn(95)
+    torch.testing.assert_close(product(rows, matrix, shift)[37:41], product(rows[37:41], matrix, shift))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_other_precisions_stay_what_they_are(dtype):
+    rows, matrix = torch.randn(20, 6, dtype=dtype), torch.randn(4, 6, dtype=dtype)
+    made = product(rows, matrix)
+    assert made.dtype == dtype
+    assert torch.equal(made, F.linear(rows, matrix))
+
+
+def test_autocast_reaches_it_as_it_does_a_linear_layer():
+    rows, matrix = torch.randn(20, 6), torch.randn(4, 6)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert product(rows, matrix).dtype == torch.bfloat16
+
+
+def test_the_layer_has_the_weights_of_a_linear_layer():
+    theirs = nn.Linear(6, 4)
+    ours = RowProduct(6, 4)
+    ours.load_state_dict(theirs.state_dict())
+    for rows in (torch.randn(9, 6), torch.randn(6), torch.randn(2, 3, 6)):
+        torch.testing.assert_close(ours(rows), theirs(rows))
+
+
+def test_compiles_for_any_number_of_rows():
+    matrix = torch.randn(4, 6)
+    compiled = torch.compile(product, backend="eager", fullgraph=True, dynamic=True)
+    for n in (1, 5, 8):
+        rows = torch.randn(n, 6)
+        torch.testing.assert_close(compiled(rows, matrix), F.linear(rows, matrix))
