@@ -17,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
+from itertools import repeat
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -29,8 +30,9 @@ BIN_BITS = 11
 NUM_BINS = 1 << (32 - BIN_BITS)
 SLOT_BITS = 18
 NUM_SLOTS = 1 << SLOT_BITS
-_PIECE = 1 << 20  # pixels whose keys are held at a time
-_BLOCK = 1 << 16  # keys whose places in a table are held at a time
+_PIECE = 1 << 21  # pixels whose keys are held at a time
+_BLOCK = 1 << 18  # keys whose places in a table are held at a time: few enough for the cache, and
+# so many that threads seldom wait for each other between operations
 _WORTH_THREADS = 1 << 21  # pixels from which threads save more than it takes to start them
 
 
@@ -82,10 +84,19 @@ def count_(bins: NDArray, folded: NDArray, values: NDArray[np.float32], anomalou
     tables = [_Table(bins, _bins_of), *(_Table(*pair) for pair in zip(folded, (f.slots for f in FOLDINGS)))]
     workers = min(torch.get_num_threads(), len(tables)) if len(values) >= _WORTH_THREADS else 1
     with ThreadPoolExecutor(workers) if workers > 1 else nullcontext() as pool:
+        side_by_side = map if pool is None else pool.map
         for start in range(0, len(values), _PIECE):
-            piece = keys(values[start : start + _PIECE])
-            count = partial(_count_both_, piece, piece[anomalous[start : start + _PIECE]])
-            list(map(count, tables) if pool is None else pool.map(count, tables))
+            piece = values[start : start + _PIECE]
+            made = np.empty(len(piece), dtype=np.uint32)
+            share = -(-len(piece) // workers)
+            list(side_by_side(partial(_keys_, piece, made), range(0, len(piece), share), repeat(share)))
+            count = partial(_count_both_, made, made[anomalous[start : start + _PIECE]])
+            list(side_by_side(count, tables))
+
+
+def _keys_(values: NDArray[np.float32], made: NDArray[np.uint32], start: int, size: int) -> None:
+    """Keys of ``size`` of the values (n) from ``start`` on, in the same places of ``made`` (n)."""
+    keys(values[start : start + size], out=made[start : start + size])
 
 
 def _count_both_(keys: NDArray[np.uint32], found: NDArray[np.uint32], table: _Table) -> None:
