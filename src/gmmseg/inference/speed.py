@@ -24,6 +24,8 @@ Pass = Callable[[Tensor], object]
 EAGER, COMPILED = "eager", "compiled"
 RUNTIMES = (EAGER, COMPILED, "onnx", "openvino")
 LEAST_ROUNDS = 5
+BREATH = 0.05
+"""Seconds between passes: threads of the runtime before stay awake for a while, and would take a core."""
 
 
 @dataclass(frozen=True)
@@ -125,6 +127,7 @@ def race(contenders: Sequence[Contender], images: Tensor, seconds: float) -> lis
     while len(clock[0]) < LEAST_ROUNDS or time.perf_counter() - started < seconds:
         order = range(len(contenders)) if len(clock[0]) % 2 else reversed(range(len(contenders)))
         for index in order:
+            time.sleep(BREATH)
             begun = time.perf_counter(), time.process_time()
             contenders[index].run(images)
             clock[index].append(time.perf_counter() - begun[0])
