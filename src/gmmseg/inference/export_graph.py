@@ -50,16 +50,18 @@ class ExportGraph(nn.Module):
         padded = F.pad(images, (0, right - width, 0, below - height), mode="replicate")
         output = self.network(padded)
         logits, anomaly = (
-            upsample(maps, (below, right), align_corners=self.network.align_corners)[..., :height, :width]
+            upsample(maps, (below, right), align_corners=self.network.align_corners)
             for maps in (output.logits / self.network.temperature, self.reading(output)[:, None])
         )
         # A softmax in steps: runtimes are slow at one over channels, and its largest value is all that is
         # asked for as a rule.
         odds = (logits - logits.amax(1, keepdim=True)).exp()
         confidence = odds.sum(1).reciprocal()
-        labels = logits.argmax(1).to(torch.uint8)
-        maps = (labels, confidence, anomaly[:, 0], anomaly[:, 0] > threshold)
-        return (*maps, odds * confidence[:, None]) if self.posterior else maps
+        maps = [logits.argmax(1).to(torch.uint8), confidence, anomaly[:, 0], anomaly[:, 0] > threshold]
+        if self.posterior:
+            maps.append(odds * confidence[:, None])
+        # Cropped last: a map of each class is much to copy.
+        return tuple(each[..., :height, :width] for each in maps)
 
 
 def traced_sides(height: int, width: int, stride: int) -> tuple[int, int]:
