@@ -16,7 +16,6 @@ import json
 import statistics
 import tempfile
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +24,12 @@ from accelerate import Accelerator
 from accelerate.utils import set_seed
 from torch import nn
 
-from camvid import HELD_OUT, MAIN, split_by_drive
+from camvid import HELD_OUT, MAIN
 from gmmseg import run
-from gmmseg.atomic import write_bytes
-from gmmseg.config import Config, load_config
-from gmmseg.inference import Predictor, calibrate
+from gmmseg.config import Config
 from gmmseg.models import InferenceSettings, Segmenter
-from tables import MEASURES, figures, percent, print_rows
+from other_drive import OtherDrive
+from tables import figures, measured, percent, print_rows, write_found
 
 RESULTS = Path(__file__).parent / "results" / "end_to_end"
 FIGURE = Path("docs/figures/end_to_end.svg")
@@ -76,7 +74,7 @@ def trained(config: Config, regime: str) -> Segmenter:
         return run.make_trainer(config, segmenter, loader, accelerator, Path(place)).run().eval()
 
 
-def run_one(kind: str, head: str, regime: str, seed: int, arguments: argparse.Namespace) -> None:
+def run_one(kind: str, head: str, regime: str, seed: int, drive: OtherDrive) -> None:
     """Train and judge one head in one regime; leaves KIND_HEAD_REGIME_SEED.json."""
     target = RESULTS / f"{kind}_{head}_{regime}_{seed}.json"
     if target.is_file():
@@ -86,28 +84,20 @@ def run_one(kind: str, head: str, regime: str, seed: int, arguments: argparse.Na
         *COMMON, *KINDS[kind], f"train.seed={seed}", f"train.backbone_multiplier={REGIMES[regime]}",
         *HEADS[head],
     ]  # fmt: skip
-    places = [f"data.root={arguments.drives}", f"model.weights={arguments.weights}"]
-    config = load_config("camvid", [*places, *overrides])
-    found = judged(trained(config, regime), config, arguments.camvid, SCORES[head] if KINDS[kind] else [])
+    config = drive.config(overrides)
+    found = judged(trained(config, regime), config, drive, SCORES[head] if KINDS[kind] else [])
     found |= {"kind": kind, "head": head, "regime": regime, "seed": seed, "overrides": overrides}
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    write_bytes(target, (json.dumps(found, indent=1) + "\n").encode())
+    write_found(target, found)
 
 
-def judged(model: Segmenter, config: Config, camvid: Path, scores: list[str]) -> dict[str, Any]:
+def judged(model: Segmenter, config: Config, drive: OtherDrive, scores: list[str]) -> dict[str, Any]:
     """mIoU on the drive that was not trained on; with ``scores``, what each finds of the hidden classes."""
-    known = run.validation_data(config.data)
-    assert known is not None
-    sets = [known]
-    if scores:
-        # Both beside either head, to be fair.
-        model, _ = run.fit_density(model, run.training_data(config.data))
-        val = run.validation_data(replace(config.data, root=str(camvid)))
-        assert val is not None
-        model.calibration = calibrate(Predictor(model), val)
-        sets.append(run.hidden_data(config.data, "val"))
-    view = run.Judging(scores, inference=InferenceSettings(short_side=360))
-    return figures(run.evaluate(model, "model", sets, view))
+    if not scores:
+        view = run.Judging([], inference=InferenceSettings(short_side=360))
+        return figures(run.evaluate(model, "model", [run.validation_data(config.data)], view))
+    # A density beside either head, to be fair.
+    model, _ = run.fit_density(model, run.training_data(config.data))
+    return figures(drive.results(model, config.data, scores))
 
 
 def files(kind: str, head: str, regime: str) -> list[dict[str, Any]]:
@@ -123,8 +113,7 @@ def rows() -> Iterator[list[str]]:
             found, closed = files("hidden", head, regime), files("closed", head, regime)
             labels = [percent(each["miou"] for each in part) for part in (closed, found)]
             for score in found[0]["scores"] if found else ():
-                cells = [percent(each["scores"][score][key] for each in found) for key in MEASURES]
-                yield [f"{head}, {regime}: {score}", str(len(found)), *labels, *cells]
+                yield [f"{head}, {regime}: {score}", str(len(found)), *labels, *measured(found, score)]
 
 
 def print_table() -> None:
@@ -174,12 +163,12 @@ def main() -> None:
             parser.error("--camvid and --weights are needed to train")
         torch.set_num_threads(1)
         with tempfile.TemporaryDirectory() as place:
-            arguments.drives = split_by_drive(arguments.camvid, Path(place))
+            drive = OtherDrive(arguments, Path(place))
             for kind in arguments.kinds:
                 for seed in arguments.seeds:
                     for regime in arguments.regimes:
                         for head in HEADS:
-                            run_one(kind, head, regime, seed, arguments)
+                            run_one(kind, head, regime, seed, drive)
     return print_table()
 
 

@@ -5,7 +5,7 @@
 
 ``FOLDER`` holds the models that `camvid.py choices --models FOLDER` has trained, three classes hidden; they
 are judged on the drive that was not trained on. The second decoder is that of the softmax model of the same
-seed, or, beside a softmax model, of the next one; logits are the mean of both (`gmmseg.models.companion`).
+seed, or, beside a softmax model, of the next one; posteriors are averaged (`gmmseg.models.companion`).
 All have the same density of the backbone's maps and are calibrated on CamVid val.
 """
 
@@ -13,21 +13,17 @@ import argparse
 import json
 import tempfile
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from camvid import CHOICES, COMMON, HELD_OUT, split_by_drive
+from camvid import CHOICES, COMMON, HELD_OUT
 from gmmseg import run
-from gmmseg.atomic import write_bytes
-from gmmseg.config import load_config
-from gmmseg.inference import Predictor, calibrate
-from gmmseg.models import InferenceSettings
 from gmmseg.models.companion import companion_of
 from gmmseg.models.density import CellDensity
-from tables import MEASURES, figures, percent, print_rows
+from other_drive import OtherDrive
+from tables import figures, measured, percent, print_rows, write_found
 
 RESULTS = Path(__file__).parent / "results" / "pairs"
 FIRST = ("softmax", "one_decoder", "likelihood_1_slow_link")
@@ -37,8 +33,8 @@ SCORES = ["energy", "density", "fused"]
 class Pairs:
     """Pairs of kept models, all with one density: that of the backbone they share."""
 
-    def __init__(self, arguments: argparse.Namespace, drives: Path) -> None:
-        self.arguments, self.drives = arguments, drives
+    def __init__(self, arguments: argparse.Namespace, drive: OtherDrive) -> None:
+        self.arguments, self.drive = arguments, drive
         self._density: CellDensity | None = None
 
     def run(self, variant: str, seed: int) -> None:
@@ -55,25 +51,19 @@ class Pairs:
             "alone": self.judged(variant, seed, None),
             "pair": self.judged(variant, seed, beside),
         }
-        RESULTS.mkdir(parents=True, exist_ok=True)
-        write_bytes(target, (json.dumps(found, indent=1) + "\n").encode())
+        write_found(target, found)
 
     def judged(self, variant: str, seed: int, beside: int | None) -> dict[str, Any]:
         """Labels, calibration as trained and what the scores find, of one model or of a pair."""
-        places = [f"data.root={self.drives}", f"model.weights={self.arguments.weights}"]
-        data = load_config("camvid", [*places, *COMMON, HELD_OUT, f"train.seed={seed}"]).data
+        data = self.drive.config([*COMMON, HELD_OUT, f"train.seed={seed}"]).data
         model = run.open_model(self.arguments.models / f"choices_{variant}_{seed}")
         if self._density is None:
             self._density = run.fit_density(model, run.training_data(data))[0].density
-        model.density, model.inference = self._density, InferenceSettings(short_side=360)
+        model.density = self._density
         if beside is not None:
             softmax = run.open_model(self.arguments.models / f"choices_softmax_{beside}")
             model.companions.append(companion_of(softmax.features, softmax.head, "decoder"))
-        val = run.validation_data(replace(data, root=str(self.arguments.camvid)))
-        assert val is not None
-        model.calibration = calibrate(Predictor(model), val)
-        sets = [run.validation_data(data), run.hidden_data(data, "val")]
-        results = run.evaluate(model, "model", sets, run.Judging(SCORES))
+        results = self.drive.results(model, data, SCORES)
         metrics = next(each["metrics"] for each in results["sets"].values() if "metrics" in each)
         return {**figures(results), "ece_as_trained": metrics.get("ece_as_trained", metrics["ece"])}
 
@@ -87,8 +77,7 @@ def rows() -> Iterator[list[str]]:
             parts = [each[kind] for each in found]
             labels = [percent(each[key] for each in parts) for key in ("miou", "ece_as_trained")]
             for score in SCORES:
-                cells = [percent(each["scores"][score][key] for each in parts) for key in MEASURES]
-                yield [f"{variant}, {kind}: {score}", str(len(found)), *labels, *cells]
+                yield [f"{variant}, {kind}: {score}", str(len(found)), *labels, *measured(parts, score)]
 
 
 def print_table() -> None:
@@ -112,7 +101,7 @@ def main() -> None:
             parser.error("--camvid, --weights and --models are needed")
         torch.set_num_threads(1)
         with tempfile.TemporaryDirectory() as place:
-            pairs = Pairs(arguments, split_by_drive(arguments.camvid, Path(place)))
+            pairs = Pairs(arguments, OtherDrive(arguments, Path(place)))
             for seed in arguments.seeds:
                 for variant in arguments.variants:
                     pairs.run(variant, seed)

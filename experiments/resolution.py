@@ -12,50 +12,33 @@ import argparse
 import json
 import tempfile
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from camvid import CHOICES, COMMON, HELD_OUT, split_by_drive
+from camvid import CHOICES, COMMON, HELD_OUT
 from gmmseg import run
-from gmmseg.atomic import write_bytes
-from gmmseg.config import Config, load_config
-from gmmseg.inference import Predictor, calibrate
-from gmmseg.models import InferenceSettings, Segmenter
-from tables import MEASURES, figures, percent, print_rows
+from other_drive import OtherDrive
+from tables import figures, measured, percent, print_rows, write_found
 
 RESULTS = Path(__file__).parent / "results" / "resolution"
 SIDES = (240, 360, 540, 720)
 SCORES = {"softmax": ["energy", "density", "fused"], "gmm_default": ["nll", "density", "fused"]}
 
 
-def run_one(variant: str, seed: int, arguments: argparse.Namespace) -> None:
+def run_one(variant: str, seed: int, models: Path, drive: OtherDrive) -> None:
     """Judge one model at every side; leaves VARIANT_SEED.json."""
     target = RESULTS / f"{variant}_{seed}.json"
     if target.is_file():
         return
-    places = [f"data.root={arguments.drives}", f"model.weights={arguments.weights}"]
-    config = load_config("camvid", [*places, *COMMON, HELD_OUT, f"train.seed={seed}", *CHOICES[variant]])
-    model = run.open_model(arguments.models / f"choices_{variant}_{seed}")
-    model, _ = run.fit_density(model, run.training_data(config.data))
+    data = drive.config([*COMMON, HELD_OUT, f"train.seed={seed}", *CHOICES[variant]]).data
+    model = run.open_model(models / f"choices_{variant}_{seed}")
+    model, _ = run.fit_density(model, run.training_data(data))
     found = {}
     for side in SIDES:
         print(f"{variant}, seed {seed}: shorter side {side}", flush=True)
-        found[str(side)] = judged(model, side, config, arguments.camvid, SCORES[variant])
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    write_bytes(target, (json.dumps({"seed": seed, "sides": found}, indent=1) + "\n").encode())
-
-
-def judged(model: Segmenter, side: int, config: Config, camvid: Path, scores: list[str]) -> dict[str, Any]:
-    """mIoU of the known classes and what each score finds of the hidden ones, images at a shorter side."""
-    model.inference = InferenceSettings(short_side=side)
-    val = run.validation_data(replace(config.data, root=str(camvid)))
-    known, hidden = run.validation_data(config.data), run.hidden_data(config.data, "val")
-    assert val is not None
-    model.calibration = calibrate(Predictor(model), val)
-    return figures(run.evaluate(model, "model", [known, hidden], run.Judging(scores)))
+        found[str(side)] = figures(drive.results(model, data, SCORES[variant], short_side=side))
+    write_found(target, {"seed": seed, "sides": found})
 
 
 def rows() -> Iterator[list[str]]:
@@ -66,9 +49,9 @@ def rows() -> Iterator[list[str]]:
         ]
         for side in map(str, SIDES if found else ()):
             for score in scores:
-                cells = [percent(each[side]["scores"][score][key] for each in found) for key in MEASURES]
-                miou = percent(each[side]["miou"] for each in found)
-                yield [f"{variant}, {side}: {score}", str(len(found)), miou, *cells]
+                at_side = [each[side] for each in found]
+                miou = percent(each["miou"] for each in at_side)
+                yield [f"{variant}, {side}: {score}", str(len(found)), miou, *measured(at_side, score)]
 
 
 def print_table() -> None:
@@ -91,10 +74,10 @@ def main() -> None:
             parser.error("--camvid, --weights and --models are needed")
         torch.set_num_threads(1)
         with tempfile.TemporaryDirectory() as place:
-            arguments.drives = split_by_drive(arguments.camvid, Path(place))
+            drive = OtherDrive(arguments, Path(place))
             for seed in arguments.seeds:
                 for variant in SCORES:
-                    run_one(variant, seed, arguments)
+                    run_one(variant, seed, arguments.models, drive)
     print_table()
 
 

@@ -20,14 +20,13 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import set_seed
 
-from camvid import COMMON, HELD_OUT, ONE, SHORT, split_by_drive
+from camvid import COMMON, HELD_OUT, ONE, SHORT
 from gmmseg import run
-from gmmseg.atomic import write_bytes
-from gmmseg.config import Config, load_config
-from gmmseg.inference import Predictor, calibrate
-from gmmseg.models import InferenceSettings, Segmenter
+from gmmseg.config import Config
+from gmmseg.models import Segmenter
 from gmmseg.models.density import CellDensity
-from tables import MEASURES, figures, percent, print_rows
+from other_drive import OtherDrive
+from tables import figures, measured, percent, print_rows, write_found
 
 RESULTS = Path(__file__).parent / "results" / "seeds"
 PARTS = ("start", "order", "crops", "all")
@@ -55,8 +54,7 @@ class Seeds:
     """Runs that share crops of the same seed and the density of the backbone."""
 
     def __init__(self, arguments: argparse.Namespace, folder: Path) -> None:
-        self.arguments, self.crops = arguments, folder / "crops"
-        self.drives = split_by_drive(arguments.camvid, folder / "drives")
+        self.crops, self.drive = folder / "crops", OtherDrive(arguments, folder / "drives")
         self._density: CellDensity | None = None
 
     def run(self, part: str, seed: int) -> None:
@@ -67,23 +65,16 @@ class Seeds:
         print(f"{part}, seed {seed}", flush=True)
         seeds = {name: seed if part in (name, "all") else 0 for name in PARTS[:3]}
         overrides = [*COMMON, HELD_OUT, SHORT, *ONE]
-        places = [f"data.root={self.drives}", f"model.weights={self.arguments.weights}"]
-        config = load_config("camvid", [*places, *overrides])
+        config = self.drive.config(overrides)
         found = self.judged(trained(config, seeds, self.crops), config)
-        RESULTS.mkdir(parents=True, exist_ok=True)
-        content = {"seeds": seeds, "overrides": overrides, **found}
-        write_bytes(target, (json.dumps(content, indent=1) + "\n").encode())
+        write_found(target, {"seeds": seeds, "overrides": overrides, **found})
 
     def judged(self, model: Segmenter, config: Config) -> dict[str, Any]:
         """Labels of the known classes and what the scores find of the hidden ones, on the third drive."""
         if self._density is None:
             self._density = run.fit_density(model, run.training_data(config.data))[0].density
-        model.density, model.inference = self._density, InferenceSettings(short_side=360)
-        val = run.validation_data(replace(config.data, root=str(self.arguments.camvid)))
-        assert val is not None
-        model.calibration = calibrate(Predictor(model), val)
-        sets = [run.validation_data(config.data), run.hidden_data(config.data, "val")]
-        return figures(run.evaluate(model, "model", sets, run.Judging(SCORES)))
+        model.density = self._density
+        return figures(self.drive.results(model, config.data, SCORES))
 
 
 def rows() -> Iterator[list[str]]:
@@ -96,8 +87,7 @@ def rows() -> Iterator[list[str]]:
             continue
         miou = percent(each["miou"] for each in found)
         for score in SCORES:
-            cells = [percent(each["scores"][score][key] for each in found) for key in MEASURES]
-            yield [f"{part}: {score}", str(len(found)), miou, *cells]
+            yield [f"{part}: {score}", str(len(found)), miou, *measured(found, score)]
 
 
 def print_table() -> None:

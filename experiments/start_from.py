@@ -31,13 +31,12 @@ import torch
 import cached
 import camvid
 from gmmseg import run
-from gmmseg.atomic import write_bytes
 from gmmseg.config import Config, load_config
 from gmmseg.data import open_dataset
 from gmmseg.data.held_out import HiddenClasses, WithoutClasses
 from gmmseg.inference import Predictor, calibrate
 from gmmseg.models import Segmenter
-from tables import MEASURES, figures, print_rows, spread
+from tables import MEASURES, figures, print_rows, spread, write_found
 
 RESULTS = Path(__file__).parent / "results"
 HIDDEN = ("car", "pedestrian", "bicyclist")
@@ -204,12 +203,7 @@ def run_table(table: str, arguments: argparse.Namespace) -> None:
             target = RESULTS / table / f"{kind}_{seed}.json"
             if not target.is_file():
                 print(f"{table}: {kind}, seed {seed}", flush=True)
-                _write(target, {"seed": seed, **work(kind, seed, arguments)})
-
-
-def _write(target: Path, found: object) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    write_bytes(target, (json.dumps(found, indent=1) + "\n").encode())
+                write_found(target, {"seed": seed, **work(kind, seed, arguments)})
 
 
 def rows(table: str) -> Iterator[list[str]]:
@@ -267,7 +261,7 @@ def main() -> None:
         print_table(arguments.which or "fit")
         return
     if arguments.what == "sources":
-        _write(RESULTS / "sources" / "sources.json", sources())
+        write_found(RESULTS / "sources" / "sources.json", sources())
     else:
         if arguments.weights is None or (arguments.what != "cached" and arguments.camvid is None):
             parser.error("--weights, and but for cached --camvid, are needed")
