@@ -85,3 +85,21 @@ def test_a_backward_pass_keeps_what_components_add_to_their_classes_and_no_more(
         kept.clear()
         mixture(points.detach())
     assert not kept
+
+
+@pytest.mark.parametrize("winner", [True, False])
+def test_the_number_of_threads_may_change_before_the_backward_pass(winner):
+    mixture, threads = ClassMixture(150, 5, 8, winner=winner), torch.get_num_threads()
+    gradients = []
+    try:
+        for before, after in ((1, 1), (1, 2), (2, 1)):
+            points = torch.linspace(-1, 1, 32_000).view(4000, 8).requires_grad_()
+            torch.set_num_threads(before)
+            evidence = mixture(points)
+            torch.set_num_threads(after)
+            evidence.sum().backward()
+            gradients.append(points.grad)
+    finally:
+        torch.set_num_threads(threads)
+    for other in gradients[1:]:
+        torch.testing.assert_close(other, gradients[0], atol=1e-3, rtol=1e-3)

@@ -64,3 +64,22 @@ def test_compiles_for_any_number_of_rows():
     for n in (1, 5, 8):
         rows = torch.randn(n, 6)
         torch.testing.assert_close(compiled(rows, matrix), F.linear(rows, matrix))
+
+
+@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="torch without oneDNN")
+@pytest.mark.parametrize("threads", [1, 2])
+def test_many_rows_reach_the_quicker_library_and_those_who_switch_it_off_are_obeyed(threads):
+    before, rows, matrix = torch.get_num_threads(), torch.randn(2000, 32), torch.randn(8, 32)
+    try:
+        torch.set_num_threads(threads)
+        assert "aten::mkldnn_convolution" in operators(lambda: product(rows, matrix))
+        with torch.backends.mkldnn.flags(enabled=False):
+            assert "aten::convolution" not in operators(lambda: product(rows, matrix))
+    finally:
+        torch.set_num_threads(before)
+
+
+def operators(action):
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        action()
+    return {event.key for event in profile.key_averages()}

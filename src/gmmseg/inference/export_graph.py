@@ -29,17 +29,37 @@ POSTERIOR = "posterior"
 Sides = Callable[[int, int, int], tuple[int, int]]
 """Height, width and stride -> the sides of the padded image, in a way that a tracer can follow."""
 
+Decide = Callable[[Tensor], tuple[Tensor, Tensor, Tensor]]
+"""Logits (b c h w) -> labels and their posterior (b h w), and that of all classes (b c h w)."""
+
+
+def by_softmax(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Labels (b h w), their posterior (b h w) and that of all classes (b c h w), of logits (b c h w)."""
+    posterior = logits.softmax(1)
+    confidence, labels = posterior.max(1)
+    return labels, confidence, posterior
+
+
+def in_steps(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The same for runtimes that are slow at a softmax over channels, as onnxruntime is."""
+    odds = (logits - logits.amax(1, keepdim=True)).exp()
+    confidence = odds.sum(1).reciprocal()
+    return logits.argmax(1), confidence, odds * confidence[:, None]
+
 
 class ExportGraph(nn.Module):
     """Images (b 3 h w) float32, RGB in [0, 1], and a threshold () -> the maps named in OUTPUTS, each (b h w).
 
     ``labels`` uint8, ``confidence`` and ``anomaly`` float32, ``unknown`` bool: anomaly above the threshold.
     With ``posterior`` one output more, (b c h w). ``sides`` does what `windows.fitting` does, without
-    branches.
+    branches. ``decide``: `by_softmax`, or `in_steps` for runtimes that are quicker so.
     """
 
-    def __init__(self, segmenter: Segmenter, sides: Sides, *, posterior: bool = False) -> None:
+    def __init__(
+        self, segmenter: Segmenter, sides: Sides, *, posterior: bool = False, decide: Decide = by_softmax
+    ) -> None:
         super().__init__()
+        self.decide = decide
         self.network = free_sizes_(folded(segmenter))
         self.reading = anomaly_reading(segmenter)
         self.sides, self.posterior = sides, posterior
@@ -50,18 +70,12 @@ class ExportGraph(nn.Module):
         padded = F.pad(images, (0, right - width, 0, below - height), mode="replicate")
         output = self.network(padded)
         logits, anomaly = (
-            upsample(maps, (below, right), align_corners=self.network.align_corners)
+            upsample(maps, (below, right), align_corners=self.network.align_corners)[..., :height, :width]
             for maps in (output.logits / self.network.temperature, self.reading(output)[:, None])
         )
-        # A softmax in steps: runtimes are slow at one over channels, and its largest value is all that is
-        # asked for as a rule.
-        odds = (logits - logits.amax(1, keepdim=True)).exp()
-        confidence = odds.sum(1).reciprocal()
-        maps = [logits.argmax(1).to(torch.uint8), confidence, anomaly[:, 0], anomaly[:, 0] > threshold]
-        if self.posterior:
-            maps.append(odds * confidence[:, None])
-        # Cropped last: a map of each class is much to copy.
-        return tuple(each[..., :height, :width] for each in maps)
+        labels, confidence, posterior = self.decide(logits)
+        maps = (labels.to(torch.uint8), confidence, anomaly[:, 0], anomaly[:, 0] > threshold)
+        return (*maps, posterior) if self.posterior else maps
 
 
 def traced_sides(height: int, width: int, stride: int) -> tuple[int, int]:

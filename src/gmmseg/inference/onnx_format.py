@@ -11,7 +11,16 @@ import torch
 from torch import Tensor
 
 from gmmseg.atomic import write_bytes
-from gmmseg.inference.export_graph import INPUTS, OUTPUTS, POSTERIOR, ExportGraph, traced_sides
+from gmmseg.inference.export_graph import (
+    INPUTS,
+    OUTPUTS,
+    POSTERIOR,
+    Decide,
+    ExportGraph,
+    by_softmax,
+    in_steps,
+    traced_sides,
+)
 from gmmseg.inference.export_metadata import ExportedFileError, ExportMetadata, read_metadata
 from gmmseg.models import Segmenter
 
@@ -24,13 +33,15 @@ SILENT = 3
 """Severity from which on onnxruntime speaks: it warns of every input with a default, which is on purpose."""
 
 
-def onnx_graph(segmenter: Segmenter, example: Tensor, *, posterior: bool) -> bytes:
+def onnx_graph(
+    segmenter: Segmenter, example: Tensor, *, posterior: bool, decide: Decide = by_softmax
+) -> bytes:
     """The graph of a segmenter as ONNX, its threshold an input without a default.
 
     ``example`` (b 3 h w): images that are sent through while the operators are recorded. Recorded and not
     analysed by torch.export, whose sizes as symbols take minutes for networks with many strides.
     """
-    graph = ExportGraph(segmenter, traced_sides, posterior=posterior).eval()
+    graph = ExportGraph(segmenter, traced_sides, posterior=posterior, decide=decide).eval()
     names = [*OUTPUTS, *([POSTERIOR] if posterior else [])]
     axes = {name: {0: "batch", 1: "height", 2: "width"} for name in OUTPUTS}
     maps = {0: "batch", 2: "height", 3: "width"}
@@ -95,7 +106,7 @@ def with_metadata(graph: bytes, metadata: ExportMetadata) -> bytes:
 def write_onnx(segmenter: Segmenter, example: Tensor, metadata: ExportMetadata, path: Path) -> None:
     """Write a segmenter to ``path`` as one ONNX file."""
     needed("onnx", "onnx")
-    graph = onnx_graph(segmenter, example, posterior=metadata.posterior)
+    graph = onnx_graph(segmenter, example, posterior=metadata.posterior, decide=in_steps)
     write_bytes(path, with_metadata(graph, metadata))
 
 

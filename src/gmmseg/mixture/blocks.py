@@ -88,20 +88,11 @@ class _Evidence(torch.autograd.Function):
         k, c, _ = weight.shape
         densities = _Densities(points, centre, weight, bias)
         evidence = points.new_empty(len(points), c)
-        # What each component adds to its class, and the sum of it, for a backward pass if there will be one.
         kept: list[Tensor] = []
         for rows in densities.blocks:
-            block = densities.of(rows).view(-1, k, c)
-            best = _over_components(torch.maximum, block, out=evidence[rows])
-            if winner and not ctx.needs_input_grad[0]:
-                continue
-            # All of it for the best one, which those that tie divide between them; or a softmax.
-            parts = block.ge_(best[:, None]) if winner else block.sub_(best[:, None]).exp_()
-            total = _over_components(torch.add, parts, out=torch.empty_like(best))
-            if not winner:
-                best += total.log()
-            if ctx.needs_input_grad[0]:
-                kept += [parts, total]
+            kept += _reduced(
+                densities.of(rows).view(-1, k, c), evidence[rows], winner, ctx.needs_input_grad[0]
+            )
         ctx.save_for_backward(points, centre, densities.weight, *kept)
         return evidence
 
@@ -109,12 +100,30 @@ class _Evidence(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: AutogradContext, gradient: Tensor) -> tuple[Tensor | None, None, None, None, None]:
         points, centre, flat_weight, *kept = ctx.saved_tensors
-        result = torch.empty_like(points)
+        result, start = torch.empty_like(points), 0
         with _full_precision(points):
-            for rows, parts, total in zip(_blocks(points, len(flat_weight)), kept[::2], kept[1::2]):
+            for parts, total in zip(kept[::2], kept[1::2], strict=True):
+                rows = slice(start, start + len(parts))  # as they were cut, whatever the threads are now
                 of_densities = parts * (gradient[rows] / total)[:, None]
                 _gradient_of_points(of_densities.flatten(1), flat_weight, points[rows] - centre, result[rows])
+                start = rows.stop
         return result, None, None, None, None
+
+
+def _reduced(block: Tensor, best: Tensor, winner: bool, keep: bool) -> list[Tensor]:
+    """Put the evidence of a block of densities (n k c) into ``best`` (n c); the block is used up.
+
+    With ``keep``, returns what each component adds to its class (n k c), and the sum of it (n c).
+    """
+    _over_components(torch.maximum, block, out=best)
+    if winner and not keep:
+        return []
+    # All of it for the best one, which those that tie divide between them; or a softmax.
+    parts = block.ge_(best[:, None]) if winner else block.sub_(best[:, None]).exp_()
+    total = _over_components(torch.add, parts, out=torch.empty_like(best))
+    if not winner:
+        best += total.log()
+    return [parts, total] if keep else []
 
 
 class _Total(torch.autograd.Function):
