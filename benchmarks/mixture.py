@@ -18,6 +18,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from gmmseg.allocator import keep_freed_memory
 from gmmseg.mixture import PRESETS, ClassMixture, FeatureQueue, OnlineEM
 from gmmseg.models import GMMHead, SoftmaxHead
 
@@ -169,6 +170,7 @@ def main() -> None:
     if arguments.peak:
         print(peak(arguments.peak, arguments.classes))
         return
+    keep_freed_memory()  # as commands do
     results = {name: measure(classes, arguments.rounds) for name, classes in SETS.items()}
     for name, result in results.items():
         print(

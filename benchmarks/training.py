@@ -20,6 +20,7 @@ from accelerate import Accelerator
 
 import gmmseg
 from gmmseg import run
+from gmmseg.allocator import keep_freed_memory
 from gmmseg.config import Config
 from gmmseg.samples import Batch
 from gmmseg.training.trainer import Trainer
@@ -92,6 +93,7 @@ def main() -> None:
         "--seconds", type=float, default=60, help="time for each network and number of classes"
     )
     seconds = parser.parse_args().seconds
+    keep_freed_memory()  # as commands do
     results = {}
     for network in NETWORKS:
         for num_classes in CLASSES:
