@@ -49,7 +49,7 @@ def evaluate_closed_set(
     for sample, index in _numbered(dataset, progress):
         maps = predictor.maps(sample)
         labels = sample.labels[None].long().to(maps.logits.device)
-        predicted = maps.logits.argmax(1)
+        predicted = maps.labels
         confusion.update(predicted, labels, source=sample.name)
         calibration.update(maps.posterior, labels, source=sample.name)
         if as_trained is not None:
@@ -143,7 +143,7 @@ def _scored(
         return predictor.scores(sample, readings)[0].cpu()
     maps = predictor.maps(sample, readings)
     scores = maps.scores[0, :judged]
-    predicted = maps.logits.argmax(1).expand(judged, -1, -1)
+    predicted = maps.labels.expand(judged, -1, -1)
     processed = scores
     for step in steps:
         processed = step(processed, predicted)

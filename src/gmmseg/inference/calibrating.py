@@ -249,7 +249,7 @@ class _Findings:
         self.images.update(maps.anomaly[0].float().cpu().numpy())
         if len(known) == 0:
             return
-        self.false_alarms.update(maps.anomaly[0], maps.logits[0].argmax(0), labelled)
+        self.false_alarms.update(maps.anomaly[0], maps.labels[0], labelled)
         chosen = known[_evenly(len(known), PIXELS_PER_IMAGE)]
         here = chosen.to(maps.logits.device)
         labels = sample.labels.flatten()[chosen].long()

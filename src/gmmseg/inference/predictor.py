@@ -376,7 +376,7 @@ class _Rows:
     @property
     def labels(self) -> Tensor:
         """The likeliest class, (h w) uint8."""
-        return self.logits.argmax(0).to(torch.uint8)
+        return self.logits.max(0).indices.to(torch.uint8)  # as in `Maps.labels`
 
     @property
     def posterior(self) -> Tensor:

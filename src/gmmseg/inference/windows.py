@@ -60,6 +60,11 @@ class Maps:
     scores: Tensor
 
     @property
+    def labels(self) -> Tensor:
+        """The likeliest class, (b h w) int64."""
+        return self.logits.max(1).indices  # several times quicker than argmax on a CPU, which says the same
+
+    @property
     def posterior(self) -> Tensor:
         """p(class given pixel), (b c h w)."""
         return self.logits.softmax(1)
@@ -77,7 +82,9 @@ class Maps:
 def whole(segmenter: Segmenter, images: Tensor, readings: Sequence[Reading] = (anomaly_map,)) -> Maps:
     """Maps of images (b 3 h w) in [0, 1] in one pass, at their own size."""
     output, seen = _padded_pass(segmenter, images)
-    maps = Maps(output.logits / segmenter.temperature, _read_all(readings, output))
+    # Class after class: what is made of full-size logits is then made several times quicker.
+    logits = output.logits.contiguous() / segmenter.temperature
+    maps = Maps(logits, _read_all(readings, output))
     return maps.map(lambda coarse: _over_image(coarse, segmenter, seen, images.shape[-2:]))
 
 

@@ -5,8 +5,14 @@ the sum over all classes and components. Without a gradient to come neither hold
 one, `mixture_evidence` keeps what each component adds to its class, k floats per class and point, which is
 quicker than to compute the densities again. (The logits at the labels' resolution take stride^2 floats
 per class and point.)
+
+Points are columns within a block: the densities of a component, for all its classes and points, lie side by
+side, so that components are joined along memory. Sums of exponentials are taken in powers of two, for which
+the product's weights are scaled: where a density is far below the largest, torch's ``exp`` is many times slower
+than ``exp2``.
 """
 
+import math
 from typing import Protocol
 
 import torch
@@ -14,10 +20,11 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from gmmseg.mixture.gaussian import coefficients
-from gmmseg.mixture.products import product
+from gmmseg.mixture.products import product_of_columns
 
-_BLOCK_ELEMENTS = 1 << 20  # densities per block and thread of a CPU: 4 MB
+_BLOCK_ELEMENTS = 1 << 19  # densities per block and thread of a CPU: 2 MB
 _BLOCK_ELEMENTS_ACCELERATOR = 1 << 27
+_BIT = math.log(2)  # nats
 
 
 def mixture_evidence(
@@ -41,7 +48,7 @@ def product_form(means: Tensor, variances: Tensor, log_weights: Tensor) -> tuple
     """Centre (d), weight (k c 2d), bias (k c): log pi + log N = weight . [y^2, y] + bias, y = x - centre."""
     centre = means.float().mean(dim=(0, 1))
     weight, bias = coefficients(means.float() - centre, variances.float())
-    # (c k ...) -> (k c ...): the winner is then found between whole rows of classes.
+    # (c k ...) -> (k c ...): components are then joined as whole rows of classes.
     return centre, weight.transpose(0, 1), (bias + log_weights).T
 
 
@@ -61,23 +68,31 @@ class AutogradContext(Protocol):
 
 
 class _Densities:
-    """Densities of points, block after block."""
+    """Densities of points, block after block: log pi + log N in nats, or in ``bits``.
 
-    def __init__(self, points: Tensor, centre: Tensor, weight: Tensor, bias: Tensor) -> None:
+    ``weight`` (kc 2d): what the squares and the points of a block are multiplied with.
+    """
+
+    def __init__(self, points: Tensor, centre: Tensor, weight: Tensor, bias: Tensor, *, bits: bool) -> None:
         self.points, self.centre = points, centre
-        self.weight, self.bias = weight.flatten(0, 1), bias.flatten()
-        self.blocks = _blocks(points, len(self.bias))
+        with_bias = torch.cat([weight, bias[..., None]], dim=-1).flatten(0, 1)
+        self._with_bias = with_bias / _BIT if bits else with_bias
+        self.weight = self._with_bias[:, :-1]
+        self.blocks = _blocks(points, len(with_bias))
         most = self.blocks[0].stop if self.blocks else 0
         # Taken once: fresh pages cost more than arithmetic on them.
-        self._expanded = points.new_empty(most, 2 * points.shape[1])
+        self._expanded = points.new_ones(most, 2 * points.shape[1] + 1)
+        self._place = points.new_empty(len(with_bias) * most)
 
-    def of(self, rows: "slice[int]") -> Tensor:
-        """log pi + log N (rows kc)."""
-        expanded = self._expanded[: rows.stop - rows.start]
-        squares, centred = expanded.chunk(2, dim=1)  # [y^2, y]
-        torch.sub(self.points[rows], self.centre, out=centred)
-        torch.mul(centred, centred, out=squares)
-        return product(expanded, self.weight, self.bias)
+    def of(self, rows: "slice[int]", *, keep: bool = False) -> Tensor:
+        """Densities (kc r) of a block of points; unless they are to ``keep``, the next block overwrites them."""
+        n, d = rows.stop - rows.start, self.points.shape[1]
+        expanded = self._expanded[:n]  # [y^2, y, 1]
+        torch.sub(self.points[rows], self.centre, out=expanded[:, d:-1])
+        torch.mul(expanded[:, d:-1], expanded[:, d:-1], out=expanded[:, :d])
+        shape = len(self._with_bias), n
+        place = self.points.new_empty(shape) if keep else self._place[: math.prod(shape)].view(shape)
+        return product_of_columns(self._with_bias, expanded.T, place)
 
 
 class _Evidence(torch.autograd.Function):
@@ -86,91 +101,74 @@ class _Evidence(torch.autograd.Function):
         ctx: AutogradContext, points: Tensor, centre: Tensor, weight: Tensor, bias: Tensor, winner: bool
     ) -> Tensor:
         k, c, _ = weight.shape
-        densities = _Densities(points, centre, weight, bias)
+        keep = ctx.needs_input_grad[0]
+        densities = _Densities(points, centre, weight, bias, bits=not winner)
         evidence = points.new_empty(len(points), c)
         kept: list[Tensor] = []
         for rows in densities.blocks:
-            kept += _reduced(
-                densities.of(rows).view(-1, k, c), evidence[rows], winner, ctx.needs_input_grad[0]
-            )
+            block = densities.of(rows, keep=keep).unflatten(0, (k, c))
+            kept += _reduced(block, evidence[rows].T, winner, keep)
         ctx.save_for_backward(points, centre, densities.weight, *kept)
         return evidence
 
     @staticmethod
     @once_differentiable
     def backward(ctx: AutogradContext, gradient: Tensor) -> tuple[Tensor | None, None, None, None, None]:
-        points, centre, flat_weight, *kept = ctx.saved_tensors
+        points, centre, weight, *kept = ctx.saved_tensors
         result, start = torch.empty_like(points), 0
         with _full_precision(points):
             for parts, total in zip(kept[::2], kept[1::2], strict=True):
-                rows = slice(start, start + len(parts))  # as they were cut, whatever the threads are now
-                of_densities = parts * (gradient[rows] / total)[:, None]
-                _gradient_of_points(of_densities.flatten(1), flat_weight, points[rows] - centre, result[rows])
+                rows = slice(start, start + parts.shape[-1])  # as they were cut, whatever the threads are now
+                of_densities = parts * (gradient[rows].T.contiguous() / total)
+                _gradient_of_points(of_densities.flatten(0, 1), weight, points[rows] - centre, result[rows])
                 start = rows.stop
         return result, None, None, None, None
 
 
-def _reduced(block: Tensor, best: Tensor, winner: bool, keep: bool) -> list[Tensor]:
-    """Put the evidence of a block of densities (n k c) into ``best`` (n c); the block is used up.
+def _reduced(block: Tensor, evidence: Tensor, winner: bool, keep: bool) -> list[Tensor]:
+    """Put that of a block of densities (k c r) into ``evidence`` (c r); the block is used up.
 
-    With ``keep``, returns what each component adds to its class (n k c), and the sum of it (n c).
+    Without ``winner`` densities are in bits. With ``keep``, returns what each component adds to its class
+    (k c r), and the sum of it (c r), so that parts over sum, times ``weight``, is the gradient.
     """
-    _over_components(torch.maximum, block, out=best)
-    if winner and not keep:
-        return []
-    # All of it for the best one, which those that tie divide between them; or a softmax.
-    parts = block.ge_(best[:, None]) if winner else block.sub_(best[:, None]).exp_()
-    total = _over_components(torch.add, parts, out=torch.empty_like(best))
-    if not winner:
-        best += total.log()
-    return [parts, total] if keep else []
+    best = block.amax(0)
+    if winner:
+        evidence.copy_(best)
+        # All of it for the best one, which those that tie divide between them.
+        return [block.ge_(best), block.sum(0)] if keep else []
+    total = block.sub_(best).exp2_().sum(0)
+    torch.add(total.log(), best, alpha=_BIT, out=evidence)
+    return [block, total.div_(_BIT)] if keep else []  # weights are of bits, gradients of nats
 
 
 class _Total(torch.autograd.Function):
     @staticmethod
     def forward(ctx: AutogradContext, points: Tensor, centre: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        densities = _Densities(points, centre, weight, bias)
+        densities = _Densities(points, centre, weight, bias, bits=True)
         total = points.new_empty(len(points))
         for rows in densities.blocks:
-            torch.logsumexp(densities.of(rows), dim=1, out=total[rows])
+            block = densities.of(rows)
+            best = torch.amax(block, dim=0, out=total[rows])
+            best += block.sub_(best).exp2_().sum(0).log2_()
         ctx.save_for_backward(points, centre, weight, bias, total)
-        return total
+        return total * _BIT
 
     @staticmethod
     @once_differentiable
     def backward(ctx: AutogradContext, gradient: Tensor) -> tuple[Tensor | None, None, None, None]:
         points, centre, weight, bias, total = ctx.saved_tensors
-        densities, result = _Densities(points, centre, weight, bias), torch.empty_like(points)
+        result = torch.empty_like(points)
         with _full_precision(points):
+            densities = _Densities(points, centre, weight, bias, bits=True)
             for rows in densities.blocks:
-                shares = densities.of(rows).sub_(total[rows, None]).exp_().mul_(gradient[rows, None])
+                shares = densities.of(rows).sub_(total[rows]).exp2_().mul_(gradient[rows] * _BIT)
                 _gradient_of_points(shares, densities.weight, points[rows] - centre, result[rows])
         return result, None, None, None
 
 
-class _Join(Protocol):
-    """A function of two tensors and a place for its result, such as torch.maximum."""
-
-    def __call__(self, one: Tensor, other: Tensor, /, *, out: Tensor) -> Tensor: ...
-
-
-def _over_components(join: _Join, parts: Tensor, out: Tensor) -> Tensor:
-    """Parts (n k c) of the components joined for each class, in ``out`` (n c).
-
-    One component after the other: twice as quick as a reduction over the axis in the middle.
-    """
-    first, *others = parts.unbind(1)
-    if not others:
-        return out.copy_(first)
-    join(first, others[0], out=out)
-    for other in others[1:]:
-        join(out, other, out=out)
-    return out
-
-
-def _gradient_of_points(of_densities: Tensor, flat_weight: Tensor, centred: Tensor, out: Tensor) -> None:
-    """Carry a gradient of densities (n kc) back through ``weight . [y^2, y]`` to centred points y (n d)."""
-    of_square, of_point = product(of_densities, flat_weight.T).chunk(2, dim=1)
+def _gradient_of_points(of_densities: Tensor, weight: Tensor, centred: Tensor, out: Tensor) -> None:
+    """Carry a gradient of densities (kc r) back through ``weight . [y^2, y]`` to centred points y (r d)."""
+    of_square, of_point = product_of_columns(weight.T, of_densities).T.chunk(2, dim=1)
     torch.addcmul(of_point, centred, of_square, value=2.0, out=out)
 
 

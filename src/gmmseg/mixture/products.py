@@ -1,9 +1,12 @@
-"""Products of many rows with a matrix, on the quicker of torch's two ways.
+"""Products of many points with a matrix, on the quicker of torch's two ways.
 
-On a CPU torch hands a linear layer in float32 to MKL, and a 1x1 convolution, which is the same product, to
-oneDNN. On a processor that is not Intel's the convolution was measured to take half the time, forward and
-backward.
+On a CPU torch hands products in float32 to MKL, and a 1x1 convolution, which is the same product, to oneDNN.
+On a processor that is not Intel's the convolution was measured to take half the time, forward and backward. On
+Intel's both take the same for points in rows; for points in columns MKL takes two thirds of the time.
 """
+
+import platform
+from functools import cache
 
 import torch
 from torch import Tensor, nn
@@ -20,11 +23,31 @@ def product(rows: Tensor, matrix: Tensor, bias: Tensor | None = None) -> Tensor:
     return made.permute(0, 2, 3, 1).flatten(0, 2)
 
 
+def product_of_columns(matrix: Tensor, columns: Tensor, place: Tensor | None = None) -> Tensor:
+    """Matrix (o f) times columns (f n) -> (o n). ``place`` (o n): memory that may be taken for it.
+
+    No gradient follows.
+    """
+    if _made_by_intel() or not _quicker_as_convolution(columns):
+        return torch.mm(matrix, columns, out=place)
+    return product(matrix, columns.T)
+
+
 class RowProduct(nn.Linear):
     """A linear layer whose products are those of `product`."""
 
     def forward(self, rows: Tensor) -> Tensor:
         return product(rows, self.weight, self.bias)
+
+
+@cache
+def _made_by_intel() -> bool:
+    """Whether the processor is Intel's, for which MKL is written."""
+    try:
+        name = str(torch.cpu.get_capabilities()["cpu_name"])
+    except (AttributeError, KeyError):  # an earlier torch
+        name = platform.processor()
+    return "intel" in name.lower()
 
 
 def _quicker_as_convolution(rows: Tensor) -> bool:
