@@ -150,6 +150,13 @@ def test_posterior_sums_to_one_and_softmax_scores_by_max_logit(generator):
     torch.testing.assert_close(posterior.sum(1), torch.ones(2, 3, 4))
 
 
+def test_labels_are_the_first_of_the_likeliest_classes():
+    logits = torch.tensor([0.0, 2.0, 1.0, 2.0]).view(1, 4, 1, 1).expand(1, 4, 3, 5)
+    assert (windows.Maps(logits, logits[:, :1]).labels == 1).all()
+    logits = torch.randn(2, 7, 6, 5)
+    assert torch.equal(windows.Maps(logits, logits[:, :1]).labels, logits.argmax(1))
+
+
 def test_the_outline_between_two_known_things_is_not_strange(make_segmenter):
     """Left half one class, right half another, both certain: interpolated evidence would fall between."""
     images = torch.zeros(1, 3, 32, 64)

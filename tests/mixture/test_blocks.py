@@ -39,6 +39,35 @@ def test_total_equals_the_sum_of_all_densities_and_so_does_its_gradient(n, c, k)
     torch.testing.assert_close(points.grad, plain.grad, atol=1e-3, rtol=1e-3)
 
 
+@pytest.mark.parametrize("winner", [True, False])
+def test_components_thousands_of_nats_apart_are_as_exact_as_close_ones(winner):
+    """Where exp of a difference is zero, or smaller than any normal number."""
+    mixture = ClassMixture(6, 4, 8, winner=winner)
+    mixture.means.normal_()
+    mixture.variances.copy_(torch.logspace(-4, 0, 6)[:, None, None].expand(6, 4, 8))
+    points = torch.randn(40, 8).requires_grad_()
+    exact = points.detach().double().requires_grad_()
+    components = torch.distributions.Normal(mixture.means.double(), mixture.variances.double().sqrt())
+    densities = components.log_prob(exact[:, None, None]).sum(-1) + mixture.log_weights.double()
+    assert (densities.amax(-1, keepdim=True) - densities).max() > 10_000
+    expected = densities.amax(-1) if winner else densities.logsumexp(-1)
+    found, total = mixture(points), mixture.total(points)
+    torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-3)
+    torch.testing.assert_close(total.double(), densities.logsumexp((1, 2)), rtol=1e-5, atol=1e-3)
+    (found.sum() + total.sum()).backward()
+    (expected.sum() + densities.logsumexp((1, 2)).sum()).backward()
+    torch.testing.assert_close(points.grad.double(), exact.grad, rtol=1e-3, atol=1e-2)
+
+
+def test_gradients_that_are_handed_in_stay_as_they_are():
+    for n, c in ((1, 1), (1, 3), (5, 1), (5, 3)):
+        mixture = ClassMixture(c, 2, 4, winner=False)
+        upstream = torch.randn(n, c)
+        before = upstream.clone()
+        mixture(torch.randn(n, 4, requires_grad=True)).backward(upstream)
+        assert torch.equal(upstream, before)
+
+
 def test_is_float32_under_autocast():
     mixture, points = ClassMixture(3, 2, 4), torch.randn(10, 4)
     with torch.autocast("cpu", torch.bfloat16):

@@ -3,7 +3,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from gmmseg.mixture.products import RowProduct, product
+from gmmseg.mixture import products
+from gmmseg.mixture.products import RowProduct, product, product_of_columns
 
 
 @pytest.mark.parametrize("bias", [True, False])
@@ -22,6 +23,18 @@ def test_equals_a_linear_layer_and_so_do_its_gradients(n, f, o, bias):
         results.append((made, *torch.autograd.grad(made, given, upstream)))
     for ours, expected in zip(*results):
         torch.testing.assert_close(ours, expected, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("intel", [True, False])
+@pytest.mark.parametrize(("o", "f", "n"), [(1, 1, 1), (5, 7, 1), (95, 129, 300), (4, 3, 0)])
+def test_points_in_columns_give_the_product_of_the_definition_on_either_way(monkeypatch, intel, o, f, n):
+    monkeypatch.setattr(products, "_made_by_intel", lambda: intel)
+    matrix, columns = torch.randn(o, f), torch.randn(f, n)
+    expected = (matrix.double() @ columns.double()).float()
+    for given in (columns, columns.T.contiguous().T):
+        torch.testing.assert_close(product_of_columns(matrix, given), expected, atol=1e-4, rtol=1e-4)
+        place = torch.full((o, n), torch.nan)
+        torch.testing.assert_close(product_of_columns(matrix, given, place), expected, atol=1e-4, rtol=1e-4)
 
 
 def test_rows_need_not_lie_one_after_the_other():

@@ -8,8 +8,8 @@ per class and point.)
 
 Points are columns within a block: the densities of a component, for all its classes and points, lie side by
 side, so that components are joined along memory. Sums of exponentials are taken in powers of two, for which
-the product's weights are scaled: where a density is far below the largest, torch's ``exp`` is many times slower
-than ``exp2``.
+the product's weights are scaled: of a density far below the largest torch's ``exp`` takes many times as long
+as ``exp2``.
 """
 
 import math
@@ -85,7 +85,7 @@ class _Densities:
         self._place = points.new_empty(len(with_bias) * most)
 
     def of(self, rows: "slice[int]", *, keep: bool = False) -> Tensor:
-        """Densities (kc r) of a block of points; unless they are to ``keep``, the next block overwrites them."""
+        """Densities (kc r) of a block of points; those that are not to ``keep`` the next block overwrites."""
         n, d = rows.stop - rows.start, self.points.shape[1]
         expanded = self._expanded[:n]  # [y^2, y, 1]
         torch.sub(self.points[rows], self.centre, out=expanded[:, d:-1])

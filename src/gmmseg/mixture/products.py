@@ -1,8 +1,8 @@
 """Products of many points with a matrix, on the quicker of torch's two ways.
 
 On a CPU torch hands products in float32 to MKL, and a 1x1 convolution, which is the same product, to oneDNN.
-On a processor that is not Intel's the convolution was measured to take half the time, forward and backward. On
-Intel's both take the same for points in rows; for points in columns MKL takes two thirds of the time.
+On a processor that is not Intel's the convolution was measured to take half the time, forward and backward.
+On Intel's both take the same for points in rows; for points in columns MKL takes two thirds of the time.
 """
 
 import platform
@@ -54,5 +54,7 @@ def _quicker_as_convolution(rows: Tensor) -> bool:
     """Rows of float32 on a CPU for which torch has oneDNN. Compilers and exports choose for themselves."""
     if torch.compiler.is_compiling() or torch.jit.is_tracing():
         return False
-    fitting = rows.device.type == "cpu" and rows.dtype == torch.float32 and rows.ndim == 2 and len(rows) > 0
+    fitting = (
+        rows.device.type == "cpu" and rows.dtype == torch.float32 and rows.ndim == 2 and rows.numel() > 0
+    )
     return fitting and torch.backends.mkldnn.is_available() and bool(torch.backends.mkldnn.enabled)
