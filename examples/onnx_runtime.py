@@ -26,12 +26,14 @@ def main() -> None:
     parser.add_argument("model")
     parser.add_argument("image", type=pathlib.Path)
     parser.add_argument("--threshold", type=float, help="in place of the calibrated one")
-    options = parser.parse_args()
+    given = parser.parse_args()
     onnxruntime.set_default_logger_severity(3)  # it would warn of the threshold's default
-    session = onnxruntime.InferenceSession(options.model, providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(given.model, providers=["CPUExecutionProvider"])
     about = {key: json.loads(text) for key, text in session.get_modelmeta().custom_metadata_map.items()}
 
-    pixels = np.asarray(ImageOps.exif_transpose(Image.open(options.image)).convert("RGB"))
+    image = ImageOps.exif_transpose(Image.open(given.image))
+    image = image.point(lambda level: level / 257 + 0.5) if image.mode.startswith("I;16") else image  # 16 bit
+    pixels = np.asarray(image.convert("RGB"))
     planes, size = pixels.transpose(2, 0, 1).astype(np.float32) / 255, pixels.shape[:2]  # RGB in [0, 1]
     if (short := about["gmmseg.short_side"]) and short != min(size):  # how validation looked at images
         factor = min(short / min(size), max(1, 8 * short / max(size)))  # no strip becomes a giant
@@ -43,13 +45,11 @@ def main() -> None:
     labels = found["labels"][np.ix_(*nearest)]
     if "posterior" in found and planes.shape[1:] != size:
         labels = resized(np.log(found["posterior"].clip(1.2e-38)), size).argmax(0)
-    thresholds = (options.threshold, about["gmmseg.threshold"], np.inf)
-    unknown = anomaly > next(each for each in thresholds if each is not None)
-
+    unknown = anomaly > next(t for t in (given.threshold, about["gmmseg.threshold"], np.inf) if t is not None)
     mixed = (pixels * 0.5 + np.array(about["gmmseg.colours"])[labels] * 0.5).round()
     overlay = np.where(unknown[..., None], 255, mixed)
     for name, picture in {"overlay": overlay, "labels": labels, "unknown": unknown * 255}.items():
-        Image.fromarray(picture.astype(np.uint8)).save(f"{options.image.with_suffix('')}_{name}.png")
+        Image.fromarray(picture.astype(np.uint8)).save(f"{given.image.with_suffix('')}_{name}.png")
     for index in np.unique(labels):
         share, sure = (labels == index).mean(), confidence[labels == index].mean()
         print(f"{about['gmmseg.classes'][index]:20} {share:6.1%} of pixels, confidence {sure:.2f}")

@@ -49,6 +49,10 @@ Positive = Annotated[float, Gt(0)]
 NotNegative = Annotated[float, Ge(0)]
 Factor = Annotated[float, Ge(0.01), Le(100)]
 """How much larger an image is made: beyond this a pixel is the whole image, or the image one pixel."""
+Single = Annotated[float, Ge(-3.4028234e38), Le(3.4028234e38)]
+"""A number that single precision can hold, as scores are."""
+Temperature = Annotated[float, Ge(1e-6), Le(1e6)]
+"""What logits may be divided by without leaving single precision."""
 Share = Annotated[float, Ge(0), Le(1)]
 Rate = Annotated[float, Ge(1e-6), Lt(1)]
 """A share that is neither none nor all: how often something may happen."""
@@ -79,10 +83,10 @@ def check_bounds(settings: "DataclassInstance") -> None:
     hints = _hints(type(settings))
     for field in fields(settings):
         value = plain(getattr(settings, field.name))
-        object.__setattr__(settings, field.name, value)  # settings are frozen
         broken = broken_rule(value, hints[field.name])
         if broken:
             raise ValueError(f"{field.name} {broken}, got {shown(value)}")
+        object.__setattr__(settings, field.name, _as_floats(value, hints[field.name]))  # settings are frozen
 
 
 def plain(value: object) -> object:
@@ -92,6 +96,19 @@ def plain(value: object) -> object:
     if isinstance(value, bool) or not isinstance(value, Real):
         return value
     return int(value) if isinstance(value, Integral) else float(value)
+
+
+def _as_floats(value: object, hint: object) -> object:
+    """``value``, which breaks no rule of ``hint``, with a float wherever the hint says float."""
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return _as_floats(value, inner[0])
+    if origin in (Union, UnionType):
+        fitting = (each for each in inner if each is not NoneType and not broken_rule(value, each))
+        return value if value is None else _as_floats(value, next(fitting))
+    if origin is tuple and isinstance(value, tuple):
+        return tuple(map(_as_floats, value, inner[:1] * len(value) if inner[-1:] == (...,) else inner))
+    return float(value) if hint is float and isinstance(value, int) else value
 
 
 def broken_rule(value: object, hint: object) -> str | None:

@@ -33,6 +33,7 @@ def app(
     """
     from gmmseg.run.app import LOOPBACK, live_page
 
+    signal.signal(signal.SIGTERM, _end)  # while models are read: what is there already is removed
     with live_page(model or [], host=host, port=port) as address:
         stop = threading.Event()
         for number in (signal.SIGINT, signal.SIGTERM):  # both end the page in order: its files are removed
@@ -42,3 +43,7 @@ def app(
         say(f"page: {address} (Ctrl-C ends it)")
         while not stop.wait(1):
             pass
+
+
+def _end(*_: object) -> None:
+    raise SystemExit(1)

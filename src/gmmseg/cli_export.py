@@ -61,7 +61,7 @@ def bench(
     size: Annotated[int, typer.Option(min=32, help="Height and width of the image.")] = 512,
     seconds: Annotated[float, typer.Option(min=0, help="Least time for the passes of each model.")] = 30.0,
     threads: Annotated[int, typer.Option(min=1, help="Threads of each runtime.")] = 1,
-    classes: Annotated[int, typer.Option(min=1, help="Classes of networks of the zoo.")] = 19,
+    classes: Annotated[int, typer.Option(min=1, max=255, help="Classes of networks of the zoo.")] = 19,
     out: Annotated[Path, typer.Option(help="Where to write the results, as JSON.")] = Path("bench.json"),
 ) -> None:
     """Measure models beside their softmax twins; prints a table and writes JSON.
@@ -71,10 +71,10 @@ def bench(
     from gmmseg import run
     from gmmseg.atomic import write_bytes
 
-    settings = run.Race([name for name in runtimes.split(",") if name], size, seconds, threads, classes)
-    results = run.bench(models, settings)
-    write_bytes(out, (json.dumps(results, indent=1) + "\n").encode())
+    named = [name.strip() for name in runtimes.split(",") if name.strip()]
+    results = run.bench(models, run.Race(named, size, seconds, threads, classes))
     say(speed_table(results["rows"]))
+    write_bytes(out, (json.dumps(results, indent=1) + "\n").encode())
     say(f"results in {out}")
 
 

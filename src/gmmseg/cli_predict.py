@@ -97,9 +97,13 @@ def _tell_threshold(model: str, meaning: "Meaning", is_main_process: bool) -> No
         promise = meaning.calibration.promise_text()
         say(f"unknown: above {meaning.threshold:.4g} ({meaning.score}); this threshold {promise}")
     else:
+        from gmmseg.inference.exporting import is_exported  # late: it brings torch
+
+        cure = f"take the default score after gmmseg calibrate {model}"
+        if is_exported(Path(model)):
+            cure = "calibrate the weights it was made from and export again"
         note(
-            f"{model} has no threshold for {meaning.score}, so no unknown masks: give --threshold, or take "
-            f"the default score after gmmseg calibrate {model}"
+            f"{model} has no threshold for {meaning.score}, so no unknown masks; {cure}, or give --threshold"
         )
 
 

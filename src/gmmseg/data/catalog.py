@@ -62,6 +62,11 @@ def open_dataset(name: str, root: str | Path | None, split: str | None = None) -
     they are read.
     """
     if name in BUILT_IN:
+        if root:
+            raise DataError(
+                f"{name} is built in and has no folder, got {str(root)!r}: leave it out (a split goes behind "
+                f"two colons in --data, {name}::test)"
+            )
         built_in = BUILT_IN[name]
         return built_in(_chosen(name, split, tuple(built_in.lengths), is_anomaly_set(name)))
     if name in HUB_SETS:

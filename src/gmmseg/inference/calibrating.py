@@ -43,6 +43,9 @@ PIXELS_PER_IMAGE = 2000
 """Neighbouring pixels are much alike: this many of an image, evenly spread, are enough."""
 SHARES = (0.5, 0.2, 0.1, 0.05, 0.02, 0.01, 0.005, 0.002, 0.001)
 """The scores that these shares of known pixels exceed are kept with the calibration."""
+WEIGHED_EVERY = 5
+"""One image in so many weighs the parts of the fused score, and takes no part in what the threshold promises:
+of a score that the calibration images had a say in, they would show less than a new image does."""
 DEFAULT = FalseAlarms()
 """What a threshold promises where nobody asks for something else."""
 _LOWEST = float(np.finfo(np.float32).min)
@@ -156,7 +159,10 @@ class MomentsFit:
         """By name of the score."""
         count, total, squares = self.sums
         if not bool(count.any()):
-            raise ValueError("no known cells to calibrate on: give images with labels other than ignore")
+            raise ValueError(
+                f"no known cells to weigh the parts of the {FUSED} score by, for which one image in "
+                f"{WEIGHED_EVERY} is taken, from the first on: give images with labels other than ignore"
+            )
         means = total / count
         deviations = (squares / count - means.square()).clamp_min(1e-12).sqrt()
         pairs = zip(means.tolist(), deviations.tolist())
@@ -164,10 +170,13 @@ class MomentsFit:
 
 
 class FalseAlarmCounts:
-    """What every threshold costs on the images seen: pixels above it, and images with a region above it."""
+    """What every threshold costs on the images seen: pixels above it, and images with a region above it.
 
-    def __init__(self, min_area: int = 1) -> None:
-        self.min_area = min_area
+    ``left_out``: how many more images there are, which weigh the parts of the score.
+    """
+
+    def __init__(self, min_area: int = 1, left_out: int = 0) -> None:
+        self.min_area, self.left_out = min_area, left_out
         self.losses = {PIXEL: ImageLosses(), IMAGE: ImageLosses(EXACT)}
 
     def update(self, scores: Tensor, predicted: Tensor, known: Tensor) -> None:
@@ -199,7 +208,7 @@ class FalseAlarmCounts:
         images = 0 if curve is None else curve.images
         value = None if curve is None else _lowest(curve, asked.alpha)
         if value is None:
-            raise TooFewImages(too_few(asked, images))
+            raise TooFewImages(too_few(asked, images, self.left_out))
         if value == math.inf:
             raise ValueError(
                 f"so many known pixels have the score infinity that no threshold keeps {asked.alpha:g} false "
@@ -212,7 +221,7 @@ class FalseAlarmCounts:
             )
         own = (losses.curve(1 + index) for index in range(num_classes))
         by_class = [None if each is None else _lowest(each, asked.alpha) for each in own]
-        finite = tuple(None if each == math.inf else each for each in by_class)
+        finite = tuple(None if each in (math.inf, _LOWEST) else each for each in by_class)
         return Threshold(value, false_alarms=asked, images=images, by_class=finite)
 
 
@@ -222,34 +231,40 @@ def _lowest(curve: LossCurve, alpha: float) -> float | None:
     return None if found is None else max(found, _LOWEST)
 
 
-def too_few(asked: FalseAlarms, images: int) -> str:
-    """The message for a promise that so many images cannot give."""
+def too_few(asked: FalseAlarms, images: int, left_out: int = 0) -> str:
+    """The message for a promise that so many images cannot give, beside those ``left_out``."""
+    beside = f" beside {left_out} that weigh the parts of the {FUSED} score" if left_out else ""
     return (
         f"{asked.alpha:g} false alarms per {asked.per} need at least {asked.images_needed} images with known "
-        f"pixels, there are {images}; give more images, or allow more false alarms"
+        f"pixels, there are {images}{beside}; give more images, or allow more false alarms"
     )
 
 
 class _Findings:
     """What one pass over labelled images collects; ``applied``: the temperature logits come at."""
 
-    def __init__(self, num_classes: int, applied: float, min_area: int) -> None:
+    def __init__(self, num_classes: int, applied: float, false_alarms: FalseAlarmCounts) -> None:
         self.applied = applied
         self.histogram = ScoreHistogram()
-        self.false_alarms = FalseAlarmCounts(min_area)
+        self.false_alarms = false_alarms
         self.images = ReferenceImages()
         self.temperature = TemperatureFit()
         self.typical = TypicalEvidence(num_classes) if num_classes else None
 
-    def update(self, maps: Maps, sample: Sample) -> None:
-        """Take in one image: its first score and, of some pixels, logits and evidence (the other scores)."""
+    def update(self, maps: Maps, sample: Sample, *, new: bool) -> None:
+        """Take in one image: its first score and, of some pixels, logits and evidence (the other scores).
+
+        ``new``: it had no say in the score, so that it stands for images to come.
+        """
         labelled = sample.labels != IGNORE
         known = labelled.flatten().nonzero().squeeze(1)
         self.histogram.update(maps.anomaly[0].cpu().flatten()[known])
-        self.images.update(maps.anomaly[0].float().cpu().numpy())
+        if new:
+            self.images.update(maps.anomaly[0].float().cpu().numpy())
         if len(known) == 0:
             return
-        self.false_alarms.update(maps.anomaly[0], maps.labels[0], labelled)
+        if new:
+            self.false_alarms.update(maps.anomaly[0], maps.labels[0], labelled)
         chosen = known[_evenly(len(known), PIXELS_PER_IMAGE)]
         here = chosen.to(maps.logits.device)
         labels = sample.labels.flatten()[chosen].long()
@@ -298,18 +313,22 @@ def calibrate(
     ``model`` is a segmenter, or a predictor that looks at images in another way than the segmenter would.
     Its threshold promises ``false_alarms`` of new images like these: TooFewImages where these are too few.
     By default 5 % per pixel; too few images then give a threshold without a promise, and a warning.
-    One pass over the images, as the predictor looks at them, and one before it with a density beside the
-    head: then the score is the fused one, which needs the moments of its parts first. With several processes
-    each goes through its part of the images, and all return the same. Give it to the segmenter with
-    ``segmenter.calibration = ...``: no label changes, and `Segmenter.save_pretrained` saves it.
+    One pass over the images, as the predictor looks at them. With a density beside the head the score is the
+    fused one, and every fifth image is gone through before, for the moments of its parts: the promise then
+    rests on the others. With several processes each goes through its part of the images, and all return the
+    same. Give it to the segmenter with ``segmenter.calibration = ...``: no label changes, and
+    `Segmenter.save_pretrained` saves it.
     """
     predictor = model if isinstance(model, Predictor) else Predictor(model)
     segmenter = predictor.segmenter
     classes = check_classes(dataset, segmenter.num_classes, segmenter.label_names)
-    if false_alarms is not None and len(dataset) < false_alarms.images_needed:
-        raise TooFewImages(too_few(false_alarms, len(dataset)))
-    moments = {} if segmenter.density is None else _part_moments(predictor, dataset, progress)
-    found = _gone_through(predictor, dataset, moments, (false_alarms or DEFAULT).min_area, progress)
+    weighing = range(0, len(dataset), WEIGHED_EVERY) if segmenter.density is not None else range(0)
+    new = len(dataset) - len(weighing)
+    if false_alarms is not None and new < false_alarms.images_needed:
+        raise TooFewImages(too_few(false_alarms, new, len(weighing)))
+    moments = _part_moments(predictor, dataset, weighing, progress) if weighing else {}
+    alarms = FalseAlarmCounts((false_alarms or DEFAULT).min_area, len(weighing))
+    found = _gone_through(predictor, dataset, weighing, moments, alarms, progress)
     alphas = SHARES if false_alarms is None else (*SHARES, false_alarms.alpha)
     return Calibration(
         weights=digest(segmenter),
@@ -330,28 +349,30 @@ def calibrate(
 def _gone_through(
     predictor: Predictor,
     dataset: SegmentationDataset,
+    weighing: range,
     moments: dict[str, ScoreMoments],
-    min_area: int,
+    alarms: FalseAlarmCounts,
     progress: Progress | None,
 ) -> _Findings:
-    """What one pass over the images finds, of all processes."""
+    """What one pass over the images finds, of all processes; those ``weighing`` had a say in the score."""
     segmenter = predictor.segmenter
     generative = 0 if segmenter.mixture is None else segmenter.num_classes
     score = Fused(moments) if moments else anomaly_map
     readings: list[Reading] = [score, *(partial(_evidence_of, index) for index in range(generative))]
-    found = _Findings(generative, segmenter.temperature, min_area)
-    for sample in walk(dataset, progress):
-        found.update(predictor.maps(sample, readings), sample)
+    found = _Findings(generative, segmenter.temperature, alarms)
+    for index, sample in zip(distributed.shard(len(dataset)), walk(dataset, progress)):
+        found.update(predictor.maps(sample, readings), sample, new=index not in weighing)
     found.merge_processes()
     return found
 
 
 def _part_moments(
-    predictor: Predictor, dataset: SegmentationDataset, progress: Progress | None
+    predictor: Predictor, dataset: SegmentationDataset, weighing: range, progress: Progress | None
 ) -> dict[str, ScoreMoments]:
-    """Mean and deviation of the parts of the fused score, in one pass over the images."""
+    """Mean and deviation of the parts of the fused score, in one pass over the images ``weighing``."""
     fit = MomentsFit(Fused.parts)
-    for sample in walk(dataset, progress):
+    mine = [weighing[place] for place in distributed.shard(len(weighing))]
+    for sample in walk(dataset, progress, mine):
         for output, labels in predictor.outputs(sample):
             fit.update(output, labels)
     fit.merge_processes()

@@ -11,7 +11,7 @@ from gmmseg.bounds import Count, SideOrNone, Text, check_bounds
 from gmmseg.class_colours import default_colours
 from gmmseg.json_tree import JSON
 from gmmseg.models import InferenceSettings, Segmenter
-from gmmseg.models.calibration_file import calibration_of, calibration_tree
+from gmmseg.models.calibration_file import calibration_of, calibration_tree, possible_scores
 from gmmseg.models.saving import Byte
 
 PREFIX = "gmmseg."
@@ -54,7 +54,9 @@ class ExportMetadata:
         if len(self.colours) != len(self.classes):
             raise ValueError(f"{len(self.colours)} colours for {len(self.classes)} classes")
         if self.calibration is not None:
-            calibration_of(self.calibration)  # refuses what is none
+            found = calibration_of(self.calibration)  # refuses what is none
+            names = None if self.classes == _numbered(len(self.classes)) else self.classes
+            found.check_model(found.weights, len(self.classes), names, possible_scores(True))
 
     @property
     def default_threshold(self) -> float:
@@ -70,6 +72,11 @@ class ExportMetadata:
         return {f"{PREFIX}{name}": json.dumps(value) for name, value in asdict(self).items()}
 
 
+def _numbered(count: int) -> tuple[str, ...]:
+    """What the classes of a model without names are called."""
+    return tuple(f"class {index}" for index in range(count))
+
+
 def metadata_of(segmenter: Segmenter, *, posterior: bool, smallest_side: int) -> ExportMetadata:
     """What is true of a segmenter at this moment."""
     calibration = segmenter.calibration
@@ -77,7 +84,7 @@ def metadata_of(segmenter: Segmenter, *, posterior: bool, smallest_side: int) ->
     count = segmenter.num_classes
     mean, std = (tuple(each.flatten().tolist()) for each in (segmenter.mean, segmenter.std))
     return ExportMetadata(
-        classes=segmenter.label_names or tuple(f"class {index}" for index in range(count)),
+        classes=segmenter.label_names or _numbered(count),
         colours=segmenter.colours or default_colours(count),
         threshold=threshold if threshold is not None and math.isfinite(threshold) else None,
         calibration=None if calibration is None else json.loads(json.dumps(calibration_tree(calibration))),

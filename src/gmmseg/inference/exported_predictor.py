@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from gmmseg.class_colours import Colours
 from gmmseg.images import MAX_PIXELS, ImageSource, load_image
+from gmmseg.inference.export_metadata import ExportedFileError
 from gmmseg.inference.exporting import ExportedModel
 from gmmseg.inference.image_maps import Meaning
 from gmmseg.inference.prediction import in_regions
@@ -87,6 +88,11 @@ class ExportedPredictor:
                 f"got {images.shape[-1]} x {images.shape[-2]}: enlarge them, or use the weights it came from"
             )
         found = self.model(images, threshold)
+        largest, known = int(found["labels"].max()), len(self.class_names)
+        if largest >= known:
+            raise ExportedFileError(
+                f"the graph gives class {largest}, its metadata name {known}: export the model again"
+            )
         if bool(found["anomaly"].isnan().any()):
             raise ValueError(NOT_FINITE)
         at_size = found if images.shape[-2:] == pixels.shape[-2:] else _resized(found, pixels.shape[-2:])

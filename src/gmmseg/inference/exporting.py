@@ -1,6 +1,8 @@
 """From a segmenter to a file that other runtimes read, compared with the segmenter before it is done."""
 
 import copy
+import os
+import tempfile
 import time
 import zipfile
 from collections.abc import Callable, Iterator
@@ -12,6 +14,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from gmmseg.atomic import LEFTOVER_PREFIX, naming
 from gmmseg.inference.export_metadata import ExportedFileError, ExportMetadata, metadata_of
 from gmmseg.inference.onnx_format import OnnxModel, write_onnx
 from gmmseg.inference.openvino_format import OpenVinoModel, write_openvino
@@ -86,8 +89,9 @@ def export(
 ) -> ExportReport:
     """Write a segmenter, with its calibration, as one file (for openvino two) of the named format.
 
-    The file is opened and compared with the segmenter on random images of several sizes; one that does not
-    agree is removed, and ExportError says where. What cannot be exported is refused before the work begins.
+    The file is opened and compared with the segmenter on random images of several sizes before it takes its
+    place: of one that does not agree ExportError says where, and what was at ``path`` stays. What cannot be
+    exported is refused before the work begins.
     """
     kind = _format(format, path)
     refuse_unsupported(segmenter, format)
@@ -95,16 +99,22 @@ def export(
     model = _on_cpu(segmenter)
     smallest = smallest_side(model)
     metadata = metadata_of(model, posterior=posterior, smallest_side=smallest)
-    with _refusing(format):
-        kind.write(model, example_images(model, smallest), metadata, path)
-    seconds = time.perf_counter() - started
-    try:
-        with _refusing(format):
-            identical, difference = compare(model, kind.open(path, threads=1), smallest)
-    except BaseException:
-        remove(path)
-        raise
+    with naming(path), _draft(path) as draft, _refusing(format):
+        kind.write(model, example_images(model, smallest), metadata, draft)
+        seconds = time.perf_counter() - started
+        identical, difference = compare(model, kind.open(draft, threads=1), smallest)
     return ExportReport(identical, difference, sum(part.stat().st_size for part in parts(path)), seconds)
+
+
+@contextmanager
+def _draft(path: Path) -> Iterator[Path]:
+    """Where to write an exported model that is to be at ``path`` once the block ends without an error."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=LEFTOVER_PREFIX) as folder:
+        draft = Path(folder) / path.name
+        yield draft
+        for part in reversed(parts(draft)):  # weights first: a graph is never seen beside those of another
+            os.replace(part, path.with_name(part.name))
 
 
 @contextmanager
@@ -129,18 +139,15 @@ def _format(name: str, path: Path) -> Format:
         raise ValueError(f"unknown format {name!r}: choose {', '.join(FORMATS)}")
     if path.suffix != FORMATS[name].suffix:
         raise ValueError(f"{path}: files of format {name} end in {FORMATS[name].suffix}")
+    folder = next((part for part in parts(path) if part.is_dir()), None)
+    if folder is not None:
+        raise ValueError(f"{folder}: there is a folder of this name; choose another --out")
     return FORMATS[name]
 
 
 def parts(path: Path) -> list[Path]:
     """The files of an exported model: one, or for OpenVINO two."""
     return [path, path.with_suffix(".bin")] if path.suffix == ".xml" else [path]
-
-
-def remove(path: Path) -> None:
-    """Remove an exported model."""
-    for part in parts(path):
-        part.unlink(missing_ok=True)
 
 
 def refuse_unsupported(segmenter: Segmenter, format: str = "onnx") -> None:

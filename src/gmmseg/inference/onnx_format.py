@@ -128,6 +128,12 @@ class OnnxModel:
             ) from error
         self.metadata = read_metadata(self.session.get_modelmeta().custom_metadata_map, path)
         self.names = [output.name for output in self.session.get_outputs()]
+        given = [each.name for each in self.session.get_inputs()]
+        if given != [INPUTS[0]] or not set(OUTPUTS) <= set(self.names):
+            raise ExportedFileError(
+                f"{path}: not a graph that gmmseg has exported (inputs {', '.join(given)}; outputs "
+                f"{', '.join(self.names)}); write it with gmmseg export"
+            )
 
     def __call__(self, images: Tensor, threshold: float | None = None) -> dict[str, Tensor]:
         """The outputs by name for images (b 3 h w); without a ``threshold`` with the calibrated one."""

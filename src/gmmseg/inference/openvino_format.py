@@ -1,6 +1,6 @@
 """The door to OpenVINO: a segmenter as .xml and .bin, and such files as something that predicts."""
 
-import shutil
+import os
 import tempfile
 from dataclasses import fields
 from pathlib import Path
@@ -32,7 +32,7 @@ def write_openvino(segmenter: Segmenter, example: Tensor, metadata: ExportMetada
             openvino.save_model(model, Path(scratch) / path.name, compress_to_fp16=False)
             # Weights first: a graph is never seen beside weights that are not its own yet.
             for suffix in (".bin", path.suffix):
-                shutil.move(Path(scratch) / path.with_suffix(suffix).name, path.with_suffix(suffix))
+                os.replace(Path(scratch) / path.with_suffix(suffix).name, path.with_suffix(suffix))
 
 
 class OpenVinoModel:

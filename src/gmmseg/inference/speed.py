@@ -22,7 +22,6 @@ from gmmseg.models import Segmenter, from_pretrained
 Pass = Callable[[Tensor], object]
 """One pass over images (1 3 h w), all outputs at the size of the image."""
 EAGER, COMPILED = "eager", "compiled"
-RUNTIMES = (EAGER, COMPILED, "onnx", "openvino")
 LEAST_ROUNDS = 5
 BREATH = 0.05
 """Seconds between passes: threads of the runtime before stay awake for a while, and would take a core."""
@@ -48,10 +47,19 @@ class Prepared:
         return torch.inference_mode()(lambda images: compiled(images, threshold))
 
 
+def check_runtimes(names: Sequence[str]) -> None:
+    """ValueError unless there is at least one, and each is one that `prepare` knows."""
+    known = (EAGER, COMPILED, *FORMATS)
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise ValueError(f"unknown runtime {unknown[0]!r}: choose {', '.join(known)}")
+    if not names:
+        raise ValueError(f"no runtime is named: choose one or several of {', '.join(known)}")
+
+
 def prepare(segmenter: Segmenter, runtime: str, scratch: Path) -> Prepared:
     """A segmenter ready to start in a runtime; what other processes open is written to ``scratch``."""
-    if runtime not in (EAGER, COMPILED, *FORMATS):
-        raise ValueError(f"unknown runtime {runtime!r}: choose {', '.join((EAGER, COMPILED, *FORMATS))}")
+    check_runtimes([runtime])
     path = scratch / f"{len(list(scratch.iterdir()))}_{runtime}"
     if runtime in FORMATS:
         path = path.with_suffix(FORMATS[runtime].suffix)

@@ -103,7 +103,8 @@ class _Evidence(torch.autograd.Function):
         k, c, _ = weight.shape
         keep = ctx.needs_input_grad[0]
         densities = _Densities(points, centre, weight, bias, bits=not winner)
-        evidence = points.new_empty(len(points), c)
+        # Losses read rows. Who predicts goes on with maps of classes, so these come as a view of columns.
+        evidence = points.new_empty(len(points), c) if keep else points.new_empty(c, len(points)).T
         kept: list[Tensor] = []
         for rows in densities.blocks:
             block = densities.of(rows, keep=keep).unflatten(0, (k, c))
@@ -131,11 +132,14 @@ def _reduced(block: Tensor, evidence: Tensor, winner: bool, keep: bool) -> list[
     Without ``winner`` densities are in bits. With ``keep``, returns what each component adds to its class
     (k c r), and the sum of it (c r), so that parts over sum, times ``weight``, is the gradient.
     """
+    if winner and not keep:
+        torch.amax(block, dim=0, out=evidence)
+        return []
     best = block.amax(0)
     if winner:
         evidence.copy_(best)
         # All of it for the best one, which those that tie divide between them.
-        return [block.ge_(best), block.sum(0)] if keep else []
+        return [block.ge_(best), block.sum(0)]
     total = block.sub_(best).exp2_().sum(0)
     torch.add(total.log(), best, alpha=_BIT, out=evidence)
     return [block, total.div_(_BIT)] if keep else []  # weights are of bits, gradients of nats

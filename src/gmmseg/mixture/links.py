@@ -56,7 +56,7 @@ class AffineLink(Link):
         self.offset = nn.Parameter(torch.zeros(num_classes))
 
     def forward(self, evidence: Tensor, log_prior: Tensor) -> Tensor:
-        return self.log_temperature.exp() * evidence + (log_prior + self.offset)
+        return torch.addcmul(log_prior + self.offset, evidence, self.log_temperature.exp())
 
     def on_maps(self, evidence: Tensor, log_prior: Tensor) -> Tensor:
         return self.log_temperature.exp() * evidence + (log_prior + self.offset)[:, None, None]

@@ -13,7 +13,7 @@ from torch import Tensor
 
 import gmmseg
 from gmmseg.atomic import write_bytes
-from gmmseg.bounds import Count, Positive, Share, Text, broken_rule, check_bounds, shown
+from gmmseg.bounds import Count, Positive, Share, Single, Temperature, Text, broken_rule, check_bounds, shown
 from gmmseg.json_tree import JSON, Value
 from gmmseg.labels import difference_of_classes
 from gmmseg.models.false_alarms import PIXEL, FalseAlarmCurve, FalseAlarms, Per, Promise
@@ -32,6 +32,8 @@ ANOMALY_MAP = "anomaly_map"
 """The score thresholds are of: what a Prediction shows as ``anomaly``."""
 FUSED = "fused"
 """The score of models with a density beside their head: energy and density, each standardised."""
+FUSED_PARTS = ("energy", "density")
+"""The scores whose moments the fused one needs."""
 _AGAIN = "write it again with `gmmseg calibrate`, or remove it"
 
 
@@ -39,14 +41,14 @@ _AGAIN = "write it again with `gmmseg calibrate`, or remove it"
 class Threshold:
     """A pixel is unknown where its score exceeds ``value``."""
 
-    value: float
+    value: Single
     share: Share | None = None
     """Of all known pixels of the calibration images together, how many exceed it; None: not recorded."""
     false_alarms: FalseAlarms | None = None
     """What it promises of a new image; None: nothing."""
     images: Count | None = None
     """How many images the promise rests on: those with a known pixel."""
-    by_class: tuple[float | None, ...] = ()
+    by_class: tuple[Single | None, ...] = ()
     """Thresholds with the same promise of the pixels that are predicted as each class, in images with such
     pixels; None for a class that too few images hold."""
 
@@ -54,13 +56,19 @@ class Threshold:
         check_bounds(self)
         if (self.false_alarms is None) != (self.images is None):
             raise ValueError("a promise needs the number of images it rests on, and images a promise")
+        if self.false_alarms is not None and self.images is not None:
+            needed = self.false_alarms.images_needed
+            if self.images < needed:
+                raise ValueError(
+                    f"{self.images} images cannot promise {self.false_alarms.alpha:g}: that takes {needed}"
+                )
 
 
 @dataclass(frozen=True)
 class ScoreMoments:
     """Mean and standard deviation of a score over the known cells."""
 
-    mean: float
+    mean: Single
     deviation: Positive
 
     def __post_init__(self) -> None:
@@ -91,9 +99,9 @@ class Calibration:
     """The weights it belongs to: `gmmseg.models.saving.digest`."""
     thresholds: Mapping[str, Threshold]
     """By kind, PROMISED or PIXELS; the former, where it is there, is what unknown masks are made with."""
-    temperature: Positive
+    temperature: Temperature
     """What a Predictor divides logits by for its posterior."""
-    typical: tuple[float, ...] | None
+    typical: tuple[Single, ...] | None
     """Mean evidence of each class over its own pixels; None without mixtures."""
     data: CalibrationData | None
     """None where it was not recorded."""
@@ -101,7 +109,7 @@ class Calibration:
     """When, in UTC as ISO 8601; None where it was not recorded."""
     score: Text = ANOMALY_MAP
     """The name of the score that thresholds and quantiles are of."""
-    quantiles: tuple[tuple[Share, float], ...] = ()
+    quantiles: tuple[tuple[Share, Single], ...] = ()
     """Pairs (share, score): this share of known pixels has a higher score."""
     moments: Mapping[str, ScoreMoments] = field(default_factory=dict)
     """By name of a score; the fused one needs those of its parts."""
@@ -120,8 +128,9 @@ class Calibration:
         _check_values("moments", self.moments, ScoreMoments)
         _check_values("false_alarms", self.false_alarms, FalseAlarmCurve)
         _check_values("image_statistics", self.image_statistics, ReferenceCounts)
-        if self.score == FUSED and not self.moments:
-            raise ValueError("the fused score needs the moments of its parts")
+        missing = [name for name in FUSED_PARTS if name not in self.moments]
+        if self.score == FUSED and missing:
+            raise ValueError(f"the fused score needs the moments of {' and '.join(missing)}")
 
     @property
     def _shown(self) -> Threshold | None:

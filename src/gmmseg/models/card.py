@@ -4,6 +4,7 @@ A README.md that a person wrote has no mark in its first line and is left as it 
 """
 
 import json
+import math
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,17 +20,20 @@ RESULTS_FILE = "results.json"
 _MOST_CLASSES = 40
 
 
-def write_card(folder: Path, config: JSON, run_parts: tuple[str, ...] = ()) -> None:
+def write_card(folder: Path, config: JSON, weights: str, run_parts: tuple[str, ...] = ()) -> None:
     """Write or refresh README.md of a folder of weights, whole or not at all; a person's own one stays.
 
-    ``config``: what config.json says. ``run_parts``: names of folders whose results lie one folder up.
+    ``config``: what config.json says. ``weights``: their digest; results of others are not shown.
+    ``run_parts``: names of folders whose results lie one folder up.
     """
     path = folder / CARD_FILE
     if (path.exists() or path.is_symlink()) and not _is_ours(path):
         return
     places = (folder, folder.parent) if folder.name in run_parts else (folder,)
     results = next((place / RESULTS_FILE for place in places if (place / RESULTS_FILE).is_file()), None)
-    write_bytes(path, _text(folder, config, stored_calibration(folder), results).encode())
+    rows = [] if results is None else list(_rows(results, weights))
+    text = _text(folder, config, stored_calibration(folder), results if rows else None, rows)
+    write_bytes(path, text.encode(errors="replace"))
 
 
 def _is_ours(path: Path) -> bool:
@@ -39,7 +43,9 @@ def _is_ours(path: Path) -> bool:
         return file.readline(len(MARK) + 2).strip() == MARK.encode()
 
 
-def _text(folder: Path, config: JSON, calibration: Calibration | None, results: Path | None) -> str:
+def _text(
+    folder: Path, config: JSON, calibration: Calibration | None, results: Path | None, rows: list[str]
+) -> str:
     parts = [
         MARK,
         f"# {_plain(network_name(config.get('recipe')))}, {config['num_classes']} classes",
@@ -54,7 +60,7 @@ def _text(folder: Path, config: JSON, calibration: Calibration | None, results: 
         "## Data",
         *_data(folder, calibration),
         "## Results",
-        *_results(folder, results),
+        *_results(folder, results, rows),
         "## Calibration",
         *_calibration(calibration),
         "## Limits",
@@ -99,10 +105,9 @@ def _data(folder: Path, calibration: Calibration | None) -> Iterator[str]:
         yield f"Calibrated on {data.images} images of {_plain(data.name)}/{_plain(data.split)}."
 
 
-def _results(folder: Path, path: Path | None) -> Iterator[str]:
-    """The main figures of each data set; a file that is broken or of another kind says nothing."""
-    rows = [] if path is None else list(_rows(path))
-    if path is None or not rows:
+def _results(folder: Path, path: Path | None, rows: list[str]) -> Iterator[str]:
+    """The main figures of each data set."""
+    if path is None:
         yield "None are recorded: `gmmseg evaluate FOLDER --data NAME:ROOT:val` writes them."
         return
     shown = path.name if path.parent == folder else f"../{path.name}"
@@ -110,17 +115,28 @@ def _results(folder: Path, path: Path | None) -> Iterator[str]:
     yield "| data set | score | result |\n|---|---|---|\n" + "\n".join(rows)
 
 
-def _rows(path: Path) -> Iterator[str]:
+def _rows(path: Path, weights: str) -> Iterator[str]:
+    """A row for each data set and score; a file that is broken, or of other weights, says nothing."""
     try:
-        sets = json.loads(path.read_text(encoding="utf-8"))["sets"]
-        for name, entry in sets.items():
-            found = {"": entry["metrics"]} if "metrics" in entry else entry.get("scores", {})
-            for score, values in found.items():
-                wanted = [key for key in ("miou", "ece", "auroc", "ap", "fpr95") if key in values]
-                figures = ", ".join(f"{key} {100 * float(values[key]):.1f}" for key in wanted)
-                yield f"| {_plain(name)} | {_plain(score)} | {figures} |"
+        results = json.loads(path.read_text(encoding="utf-8"))
+        sets = results["sets"].items() if results["weights"] == weights else ()
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return
+    for name, entry in sets:
+        try:
+            found = {"": entry["metrics"]} if "metrics" in entry else entry.get("scores", {})
+            figures = {score: _figures(values) for score, values in found.items()}
+        except (ValueError, TypeError, AttributeError):
+            continue
+        for score, text in figures.items():
+            if text:
+                yield f"| {_plain(name)} | {_plain(score)} | {text} |"
+
+
+def _figures(values: JSON) -> str:
+    """The main figures among the values of a score, those that are numbers."""
+    wanted = {key: float(values[key]) for key in ("miou", "ece", "auroc", "ap", "fpr95") if key in values}
+    return ", ".join(f"{key} {100 * value:.1f}" for key, value in wanted.items() if math.isfinite(value))
 
 
 def _calibration(calibration: Calibration | None) -> Iterator[str]:
@@ -133,10 +149,11 @@ def _calibration(calibration: Calibration | None) -> Iterator[str]:
 
 
 def _limits(config: JSON, calibration: Calibration | None) -> Iterator[str]:
+    promised = calibration is not None and calibration.promise is not None
     yield (
         "- It knows the classes above and nothing else; a high anomaly score means unlike the training "
         "images, not dangerous.\n- Images of another camera, place or season give other scores"
-        + ("." if calibration is None else "; the promise holds for images like those of the calibration.")
+        + ("; the promise holds for images like those of the calibration." if promised else ".")
     )
     seen = {key: value for key, value in (config.get("inference") or {}).items() if value}
     if seen:

@@ -15,6 +15,8 @@ from torch import Tensor
 from gmmseg.bounds import Count, Rate, Share, check_bounds
 
 PIXEL, IMAGE = "pixel", "image"
+_ROUNDING = 1e-10
+"""Rates in files have eleven decimals."""
 Per = Literal["pixel", "image"]
 """What false alarms are counted in."""
 
@@ -85,6 +87,9 @@ class FalseAlarmCurve:
             raise ValueError("levels must rise")
         if any(high < low for high, low in zip(self.rates, self.rates[1:])):
             raise ValueError("rates must not rise")
+        least = 1 / (self.images + 1)
+        if any(rate < least - _ROUNDING for rate in self.rates):
+            raise ValueError(f"{self.images} images cannot promise a rate below {least:g}")
 
     def rate(self, threshold: float) -> float:
         """The rate that ``threshold`` promises."""

@@ -65,12 +65,13 @@ def write_checkpoint(segmenter: "Segmenter", folder: Path) -> None:
     write_bytes(folder / WEIGHTS_FILE, save(state, metadata={CHECKSUM: checksum(state)}))
     write_bytes(folder / CONFIG_FILE, (json.dumps(describe(segmenter), indent=2) + "\n").encode())
     _write_own_calibration(segmenter, folder)
-    write_card(folder, describe(segmenter), RUN_PARTS)
+    write_card(folder, describe(segmenter), digest(segmenter), RUN_PARTS)
 
 
 def refresh_card(folder: Path) -> None:
     """Write the model card again, of the files that are there now; see `gmmseg.models.card`."""
-    write_card(folder, read_config(folder), RUN_PARTS)
+    weights = digest_of(read_weights(folder / WEIGHTS_FILE))
+    write_card(folder, read_config(folder), weights, RUN_PARTS)
 
 
 def _write_own_calibration(segmenter: "Segmenter", folder: Path) -> None:
@@ -137,10 +138,15 @@ def mixtures(segmenter: "Segmenter") -> "dict[str, ClassMixture]":
 
 def digest(segmenter: "Segmenter") -> str:
     """Twelve characters that tell the tensors of a segmenter from those of another."""
+    return digest_of(segmenter.state_dict())
+
+
+def digest_of(state: Mapping[str, Tensor]) -> str:
+    """What `digest` says of the segmenter whose tensors these are, by name."""
     found = hashlib.sha256()
-    for name, value in sorted(segmenter.state_dict().items()):
+    for name, value in sorted(state.items()):
         found.update(name.encode())
-        found.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+        found.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
     return found.hexdigest()[:12]
 
 

@@ -23,7 +23,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from torch import Tensor
 
 from gmmseg.images import ImageError, load_image
-from gmmseg.inference import Exemplar, Predictor, explain
+from gmmseg.inference import Exemplar, Explanation, Predictor, explain
 from gmmseg.inference.threshold_scale import ThresholdScale, threshold_scale
 from gmmseg.inference.viewing import (
     ImageView,
@@ -86,6 +86,15 @@ class Session:
         }
 
 
+@dataclass(frozen=True, eq=False)
+class Clicked:
+    """The pixel that somebody clicked, and each model's explanation of it."""
+
+    x: int
+    y: int
+    found: Mapping[str, Explanation]
+
+
 Update = object
 """What gradio takes for one component: a value, or a component with new properties."""
 
@@ -117,27 +126,32 @@ class LivePage:
         """An example that was clicked."""
         return self._show(load_image(self.examples[int(event.index)].image))
 
-    def slide(self, value: float, session: Session | None) -> list[Update]:
-        """The slider was moved: saved results no longer hold; each model's line and unknown pixels."""
+    def slide(self, value: float, session: Session | None, clicked: Clicked | None) -> list[Update]:
+        """The slider was moved: saved results no longer hold; what is said of the pixel that was clicked;
+        each model's line and unknown pixels."""
         if session is None:
-            return [gr.skip() for _ in range(1 + 2 * len(self.predictors))]
+            return [gr.skip() for _ in range(2 + 2 * len(self.predictors))]
         thresholds = session.thresholds(value)
-        return [gr.File(visible=False)] + [
+        return [gr.File(visible=False), "" if clicked is None else _bars(session, clicked, value)] + [
             part
             for name, seen in session.views.items()
             for part in (_line(session, name, value), unknown_panel(seen, thresholds[name]))
         ]
 
     def click(self, value: float, session: Session | None, event: gr.SelectData) -> list[Update]:
-        """A picture was clicked: the image with a ring, and what the models say of the pixel."""
+        """A picture was clicked: the image with a ring, what models say of the pixel, and that to keep."""
         if session is None:
-            return [gr.skip(), gr.skip()]
+            return [gr.skip(), gr.skip(), gr.skip()]
         photograph = session.any_view.photograph
         size = (photograph.shape[1], photograph.shape[0])
         shown = for_screen(Image.fromarray(photograph)).size
         x, y = pixel_at(size, shown, (int(event.index[0]), int(event.index[1])))
-        clicked = list(self._clicked(session, value, x, y))
-        return [marked(photograph, x, y), fragments.pixel_bars(x, y, clicked)]
+        found = {
+            name: explain(predictor, session.pixels, x, y, self.exemplars.get(name, ()))
+            for name, predictor in self.predictors.items()
+        }
+        clicked = Clicked(x, y, found)
+        return [marked(photograph, x, y), _bars(session, clicked, value), clicked]
 
     def save(self, value: float, session: Session | None) -> Update:
         """The results as a zip file in the temporary folder."""
@@ -155,10 +169,16 @@ class LivePage:
         )
         session = Session(pixels, views, scale)
         slider = gr.Slider(
-            scale.low, scale.high, scale.start, step=scale.step, label=scale.label, interactive=True
+            scale.low,
+            scale.high,
+            scale.start,
+            step=scale.step,
+            label=scale.label,
+            interactive=True,
+            buttons=[],
         )
         photograph = for_screen(Image.fromarray(session.any_view.photograph))
-        start: list[Update] = [session, "", slider, photograph, "", gr.File(visible=False)]
+        start: list[Update] = [session, None, "", slider, photograph, "", gr.File(visible=False)]
         return start + [part for name in views for part in _model_parts(session, name)]
 
     def _refused(self, file: Path, reason: str) -> list[Update]:
@@ -168,18 +188,23 @@ class LivePage:
     def _nothing(self, message: str) -> list[Update]:
         """An empty page, with a message if there is one."""
         said = fragments.alert(message) if message else ""
-        empty: list[Update] = [None, said, gr.skip(), None, "", gr.File(visible=False)]
+        empty: list[Update] = [None, None, said, gr.skip(), None, "", gr.File(visible=False)]
         return empty + [part for _ in self.predictors for part in ("", *(None for _ in PARTS), "")]
 
-    def _clicked(self, session: Session, value: float, x: int, y: int) -> Iterator[ClickedPixel]:
-        for name, seen in session.views.items():
-            threshold = session.thresholds(value)[name]
-            yield ClickedPixel(
-                name,
-                seen.meaning.colours,
-                explain(self.predictors[name], session.pixels, x, y, self.exemplars.get(name, ())),
-                bool(seen.above(threshold)[y, x]),
-            )
+
+def _bars(session: Session, clicked: Clicked, value: float) -> str:
+    """What the models say of the pixel that was clicked, with the slider at ``value``."""
+    thresholds = session.thresholds(value)
+    said = [
+        ClickedPixel(
+            name,
+            seen.meaning.colours,
+            clicked.found[name],
+            bool(seen.above(thresholds[name])[clicked.y, clicked.x]),
+        )
+        for name, seen in session.views.items()
+    ]
+    return fragments.pixel_bars(clicked.x, clicked.y, said)
 
 
 def _line(session: Session, name: str, value: float) -> str:
@@ -206,13 +231,14 @@ def _model_parts(session: Session, name: str) -> list[Update]:
 def build(page: LivePage) -> gr.Blocks:
     """The components of the page, joined to what happens on it."""
     with gr.Blocks(title="gmmseg", analytics_enabled=False, delete_cache=(600, 3600)) as blocks:
-        session = gr.State(None, time_to_live=3600)
+        session, clicked = (gr.State(None, time_to_live=3600) for _ in range(2))
         gr.HTML(f"<h1>gmmseg</h1>{fragments.remark(_INTRODUCTION)}")
         with gr.Row():
             with gr.Column(min_width=280):
                 upload = gr.File(label="Drop an image", height=140, elem_id="upload")
                 status = gr.HTML(elem_id="status")
-                slider = gr.Slider(label="Threshold", interactive=True, elem_id="threshold")
+                # Without a button that resets it: it would go to the value from before there was an image.
+                slider = gr.Slider(label="Threshold", interactive=True, elem_id="threshold", buttons=[])
                 save = gr.Button("Save results", elem_id="save")
                 saved = gr.File(label="Results", visible=False, interactive=False, elem_id="saved")
             with gr.Column(min_width=280):
@@ -221,7 +247,7 @@ def build(page: LivePage) -> gr.Blocks:
                 examples = _example_gallery(page.examples)
         bars = gr.HTML(elem_id="pixel")
         models = [_model_block(number) for number in range(len(page.predictors))]
-        fixed = [session, status, slider, photograph, bars, saved]
+        fixed = [session, clicked, status, slider, photograph, bars, saved]
         everything = [*fixed, *(part for each in models for part in each)]
         moving = [part for each in models for part in (each[0], each[1 + PARTS.index("unknown")])]
         upload.upload(page.upload, upload, everything, **_PRIVATE)
@@ -229,8 +255,8 @@ def build(page: LivePage) -> gr.Blocks:
         examples.select(page.pick, None, everything, **_PRIVATE)
         slider.change(
             page.slide,
-            [slider, session],
-            [saved, *moving],
+            [slider, session, clicked],
+            [saved, bars, *moving],
             show_progress="hidden",
             trigger_mode="always_last",
             **_PRIVATE,
@@ -238,7 +264,7 @@ def build(page: LivePage) -> gr.Blocks:
         pictures = [part for each in models for part in each if isinstance(part, gr.Image)]
         for picture in [photograph, *pictures]:
             picture.select(
-                page.click, [slider, session], [photograph, bars], show_progress="hidden", **_PRIVATE
+                page.click, [slider, session], [photograph, bars, clicked], show_progress="hidden", **_PRIVATE
             ).then(None, js=_TO_THE_BARS)
         save.click(page.save, [slider, session], saved, **_PRIVATE)
     return blocks

@@ -1,5 +1,6 @@
 """The live page of one or several models: models and examples in, a page on this machine out."""
 
+import socket
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -37,6 +38,10 @@ def live_page(
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(NEEDS_GRADIO) from error
     named = _named(sources)
+    try:
+        socket.getaddrinfo(host, None)
+    except (OSError, UnicodeError) as error:
+        raise ValueError(f"--host {host}: no address of this machine ({error})") from error
     predictors = {name: Predictor(open_model(source)) for name, source in named.items()}
     exemplars = {
         name: exemplars_of(source, predictors[name].segmenter) or () for name, source in named.items()
@@ -56,13 +61,13 @@ def _demo_models(demo: Path) -> list[str]:
 
 def _named(sources: Sequence[str]) -> Mapping[str, str]:
     """Sources by a short name of their own: the folder's, or all of it where two have the same."""
+    whole = [str(Path(source).resolve()) if Path(source).is_dir() else source for source in sources]
+    if len(set(whole)) < len(sources):
+        raise ValueError("the same model is given twice: give each --model once")
     short = [Path(source).resolve().name if Path(source).is_dir() else source for source in sources]
-    named = {
+    return {
         name if short.count(name) == 1 else str(source): str(source) for name, source in zip(short, sources)
     }
-    if len(named) < len(sources):
-        raise ValueError("the same model is given twice: give each --model once")
-    return named
 
 
 def _examples(source: str) -> "list[Example]":

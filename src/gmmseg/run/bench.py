@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import gmmseg
-from gmmseg.inference.speed import RUNTIMES, Contender, Timing, enter, prepare, race, ratio
+from gmmseg.inference.speed import Contender, Timing, check_runtimes, enter, prepare, race, ratio
 from gmmseg.json_tree import JSON
 from gmmseg.models import HEAD_PRESETS, ZOO, Segmenter, build
 from gmmseg.models.companion import Companion
@@ -41,8 +41,10 @@ def bench(sources: Sequence[str], settings: Race) -> JSON:
     the same features and a softmax head in place of the mixtures; models whose head cannot be replaced have
     none. ``ratio`` of a row: how fast the model is beside its twin in the same runtime.
     """
-    if not settings.runtimes:
-        raise ValueError(f"no runtime is named: choose one or several of {', '.join(RUNTIMES)}")
+    check_runtimes(settings.runtimes)
+    for source in sources:  # all of them before any is measured, which takes long
+        if source not in ZOO:
+            open_model(source)
     torch.set_num_threads(settings.threads)
     rows = [row for source in sources for row in _bench_one(source, settings)]
     return {
