@@ -7,10 +7,10 @@
 
 No image was trained on. The score is the one the model shows. Where that is the fused one, one image in five
 of the first set weighs its parts, as `gmmseg calibrate` does, and is left out. What a threshold does to an
-image is found once and kept (--cache); then the pool is split at random a thousand times (--splits) into images to
-calibrate on (299, and again 200) and the others to test on, as if they were exchangeable. For CamVid, whose
-frames come from three drives, a threshold found on one drive is tested on the others, too: those are not
-exchangeable, and nothing is promised of them.
+image is found once and kept (--cache); then the pool is split at random a thousand times (--splits) into
+images to calibrate on (299, and again 200) and the others to test on, as if they were exchangeable. For
+CamVid, whose frames come from three drives, a threshold found on one drive is tested on the others, too:
+those are not exchangeable, and nothing is promised of them.
 """
 
 import argparse

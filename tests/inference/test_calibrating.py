@@ -7,12 +7,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+import gmmseg
 from gmmseg.evaluation import CalibrationError
 from gmmseg.inference import FalseAlarms, Predictor, calibrate
-from gmmseg.inference.calibrating import SHARES, TemperatureFit, _evenly
+from gmmseg.inference.calibrating import SHARES, FalseAlarmCounts, MomentsFit, TemperatureFit, _evenly
 from gmmseg.inference.image_losses import alarm_level
-from gmmseg.labels import IGNORE
-from gmmseg.models.calibration_file import CalibrationData
+from gmmseg.inference.readings import Fused
+from gmmseg.labels import IGNORE, LabelSpace
+from gmmseg.models import Segmenter
+from gmmseg.models.calibration_file import FUSED, FUSED_PARTS, CalibrationData
+from gmmseg.models.density import CellDensity, DensitySettings
 from gmmseg.models.false_alarms import Promise, TooFewImages
 from gmmseg.models.saving import digest
 from gmmseg.samples import Sample
@@ -306,3 +310,87 @@ def test_a_set_of_other_classes_of_none_or_without_images_is_refused(segmenter, 
     segmenter.num_classes = 3
     with pytest.raises(ValueError, match="listed, split val: there are no images"):
         calibrate(Predictor(segmenter), listed())
+
+
+@pytest.fixture
+def with_density() -> Segmenter:
+    """A network with mixtures and a density that look fitted."""
+    torch.manual_seed(0)
+    segmenter = gmmseg.build("tiny_unet", num_classes=4).eval()
+    segmenter.mixture.means.copy_(
+        segmenter.mixture.coordinates.valid_means(torch.randn_like(segmenter.mixture.means))
+    )
+    segmenter.mixture.variances.uniform_(0.05, 0.5)
+    segmenter.density = CellDensity(4, DensitySettings(components=2, channels=16 + 32 + 64 + 96)).eval()
+    segmenter.density.mixture.means.normal_()
+    segmenter.density.mixture.variances.uniform_(0.5, 2)
+    return segmenter
+
+
+@pytest.fixture
+def four_classes(listed):
+    """Samples as a data set of the classes of `with_density`."""
+
+    class FourClasses(listed):
+        label_space = LabelSpace(("road", "sky", "tree", "car"), ((0, 0, 0), (1, 1, 1), (2, 2, 2), (3, 3, 3)))
+
+    return FourClasses
+
+
+def of_four_classes(generator: torch.Generator, count: int) -> list[Sample]:
+    return [
+        Sample(
+            torch.randint(0, 256, (3, 48, 64), generator=generator, dtype=torch.uint8) // (1 + index % 7),
+            torch.randint(0, 4, (48, 64), generator=generator, dtype=torch.uint8),
+            f"image {index}",
+        )
+        for index in range(count)
+    ]
+
+
+def test_images_that_weigh_the_fused_score_have_no_part_in_what_it_promises(
+    with_density, four_classes, generator
+) -> None:
+    """Else the promise would be of images that the score is made to the measure of."""
+    predictor, samples = Predictor(with_density), of_four_classes(generator, 12)
+    found = calibrate(predictor, four_classes(samples), false_alarms=FalseAlarms(0.2, per="image"))
+    weighing, others = samples[::5], [each for index, each in enumerate(samples) if index % 5]
+    fit = MomentsFit(Fused.parts)
+    for sample in weighing:
+        for output, labels in predictor.outputs(sample):
+            fit.update(output, labels)
+    assert found.score == FUSED
+    assert found.moments == fit.moments()
+    assert tuple(found.moments) == FUSED_PARTS
+    assert found.promise == Promise("image", 0.2, len(others), 1, "listed/val")
+    assert found.data.images == 12
+    fused = Fused(fit.moments())
+    largest = sorted(float(predictor.scores(each, (fused,)).max()) for each in others)
+    rank = math.ceil((len(others) + 1) * (1 - 0.2) - 1e-9)
+    assert found.threshold == pytest.approx(largest[rank - 1], rel=1e-5)
+    # What others look like moves the threshold and nothing that the score is made of.
+    strange = [replace(each, image=255 - each.image) if i % 5 else each for i, each in enumerate(samples)]
+    again = calibrate(predictor, four_classes(strange), false_alarms=FalseAlarms(0.2, per="image"))
+    assert again.moments == found.moments
+    assert again.threshold != found.threshold
+
+
+def test_with_a_fused_score_a_promise_needs_a_quarter_more_images(
+    with_density, four_classes, generator
+) -> None:
+    samples = four_classes(of_four_classes(generator, 6) * 4)
+    assert calibrate(with_density, samples, false_alarms=FalseAlarms(0.05)).promise.images == 19
+    samples.pop()
+    with pytest.raises(TooFewImages, match=r"at least 19 images .* there are 18 beside 5 that weigh"):
+        calibrate(with_density, samples, false_alarms=FalseAlarms(0.05))
+
+
+def test_a_class_that_no_image_holds_in_a_large_region_takes_the_common_threshold() -> None:
+    counts, known = FalseAlarmCounts(min_area=6), torch.ones(4, 4, dtype=torch.bool)
+    predicted = torch.zeros(4, 4, dtype=torch.int64)
+    predicted[0, :3] = 1  # three pixels of it in every image
+    for number in range(19):
+        counts.update(torch.full((4, 4), float(number)), predicted, known)
+    found = counts.threshold(FalseAlarms(0.05, per="image", min_area=6), 2)
+    assert found.value == 18
+    assert found.by_class == (18, None)

@@ -360,7 +360,7 @@ def _gone_through(
     score = Fused(moments) if moments else anomaly_map
     readings: list[Reading] = [score, *(partial(_evidence_of, index) for index in range(generative))]
     found = _Findings(generative, segmenter.temperature, alarms)
-    for index, sample in zip(distributed.shard(len(dataset)), walk(dataset, progress)):
+    for sample, index in zip(walk(dataset, progress), distributed.shard(len(dataset))):
         found.update(predictor.maps(sample, readings), sample, new=index not in weighing)
     found.merge_processes()
     return found
