@@ -27,7 +27,7 @@ from gmmseg import run
 from gmmseg.atomic import write_bytes
 from gmmseg.data import Scenes, open_dataset
 from gmmseg.inference import Predictor, calibrate
-from gmmseg.inference.calibrating import WEIGHED_EVERY
+from gmmseg.inference.calibrating import weighing_images
 from gmmseg.inference.image_losses import EXACT, ImageLosses, alarm_level
 from gmmseg.labels import IGNORE
 from gmmseg.models.calibration_file import ANOMALY_MAP, FUSED
@@ -62,10 +62,9 @@ def measured(model: Path, datasets: Sequence[SegmentationDataset], cache: Path |
         if str(kept["weights"]) != weights:
             raise SystemExit(f"{cache} is of other weights: remove it, or name another file")
     else:
-        weighing = range(0)
-        if segmenter.density is not None:
+        weighing = weighing_images(segmenter, len(datasets[0]))
+        if weighing:
             segmenter.calibration = calibrate(Predictor(segmenter), datasets[0])
-            weighing = range(0, len(datasets[0]), WEIGHED_EVERY)
         kept = _gone_through(Predictor(segmenter), datasets, weighing)
         if cache is not None:
             np.savez(cache, weights=weights, **kept)

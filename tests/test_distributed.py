@@ -79,7 +79,7 @@ def test_calibration_finds_in_two_processes_what_one_finds(trained, tmp_path):
     found = gmmseg.from_pretrained(folder / "runs/mine/final").calibration
     assert (found.thresholds, found.quantiles) == (expected.thresholds, expected.quantiles)
     assert found.false_alarms == expected.false_alarms  # bit for bit
-    assert found.false_alarms["image"].images == 5
+    assert found.false_alarms["image"].images == 4  # one of five weighs the parts of the score
     assert (found.weights, found.data) == (expected.weights, expected.data)
     assert found.data.images == 5
     assert found.temperature == pytest.approx(expected.temperature, rel=1e-9)

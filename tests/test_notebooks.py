@@ -92,7 +92,7 @@ def test_a_folder_from_files_to_a_promise(elsewhere):
         "data.crop=[32,48]",
     ]
     settings += ["train.cached_crops=0", "train.steps=2", "train.batch_size=2", "data.workers=0"]
-    words = {"TRAIN_IMAGES": 3, "OTHER_IMAGES": 9, "SIZE": (32, 48)}
+    words = {"TRAIN_IMAGES": 3, "OTHER_IMAGES": 12, "SIZE": (32, 48)}
     names = run_notebook("02_your_folder.ipynb", SETTINGS=settings, **words)
     assert names["model"].calibration.promise.alpha == 0.1
     assert names["model"].colours == names["space"].colours

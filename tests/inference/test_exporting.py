@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import gmmseg
-from gmmseg.inference import ExportError, Predictor, export, open_exported
+from gmmseg.inference import ExportedPredictor, ExportError, Predictor, export, open_exported
 from gmmseg.inference.export_graph import symbolic_sides, traced_sides
 from gmmseg.inference.export_metadata import ExportedFileError
 from gmmseg.inference.exporting import (
@@ -174,7 +174,7 @@ def test_a_file_that_disagrees_is_refused(file):
 @pytest.mark.parametrize(
     "fault", [ExportError("another answer"), RuntimeError("another answer\nof a Concat")]
 )
-def test_a_file_that_disagrees_or_does_not_run_is_removed(tmp_path, monkeypatch, fault):
+def test_a_file_that_disagrees_or_does_not_run_takes_no_place(tmp_path, monkeypatch, fault):
     def broken(segmenter, exported, smallest):
         raise fault
 
@@ -185,6 +185,60 @@ def test_a_file_that_disagrees_or_does_not_run_is_removed(tmp_path, monkeypatch,
     with pytest.raises(ExportError, match=r"^another answer$|\(another answer\); choose another format"):
         export(tiny(), tmp_path / "model.onnx")
     assert not list(tmp_path.iterdir())
+    (tmp_path / "model.onnx").write_bytes(b"the good one")
+    with pytest.raises(ExportError):
+        export(tiny(), tmp_path / "model.onnx")
+    assert [each.read_bytes() for each in tmp_path.iterdir()] == [b"the good one"]
+
+
+def test_a_folder_in_the_place_of_a_file_is_told_before_the_work_begins(tmp_path):
+    (tmp_path / "model.bin").mkdir()
+    with pytest.raises(ValueError, match=r"model\.bin: there is a folder of this name"):
+        export(tiny(), tmp_path / "model.xml", format="openvino")
+
+
+@pytest.mark.parametrize(
+    ("entry", "value", "reason"),
+    [
+        ("classes", ["road"], "4 colours for 1 classes"),
+        ("calibration", "of other classes", "was found on other classes"),
+    ],
+)
+def test_metadata_that_contradict_each_other_are_refused(file, tmp_path, entry, value, reason):
+    model = onnx.load(file)
+    known = {each.key: json.loads(each.value) for each in model.metadata_props}
+    if entry == "calibration":
+        data = {"name": "x", "split": "val", "classes": ["a", "b", "c", "d"], "images": 3}
+        value = {**known["gmmseg.calibration"], "data": data}
+    known[f"gmmseg.{entry}"] = value
+    onnx.helper.set_model_props(model, {key: json.dumps(each) for key, each in known.items()})
+    onnx.save(model, tmp_path / "changed.onnx")
+    with pytest.raises(ExportedFileError, match=reason):
+        open_exported(tmp_path / "changed.onnx")
+
+
+def test_a_graph_with_more_classes_than_its_metadata_name_is_refused(file, tmp_path):
+    model = onnx.load(file)
+    known = {each.key: each.value for each in model.metadata_props}
+    few = {"gmmseg.classes": '["road"]', "gmmseg.colours": "[[1, 2, 3]]", "gmmseg.calibration": "null"}
+    onnx.helper.set_model_props(model, {**known, **few})
+    onnx.save(model, tmp_path / "few.onnx")
+    predictor = ExportedPredictor(open_exported(tmp_path / "few.onnx"))
+    with pytest.raises(ExportedFileError, match=r"gives class [123], its metadata name 1"):
+        predictor.predict(torch.rand(3, 64, 64, generator=torch.Generator().manual_seed(0)))
+
+
+def test_a_foreign_graph_under_our_metadata_is_refused(file, tmp_path):
+    known = {each.key: each.value for each in onnx.load(file).metadata_props}
+    kind = onnx.TensorProto.FLOAT
+    names = [onnx.helper.make_tensor_value_info(name, kind, [1]) for name in ("x", "y")]
+    node = onnx.helper.make_node("Identity", ["x"], ["y"])
+    graph = onnx.helper.make_graph([node], "foreign", names[:1], names[1:])
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 18)], ir_version=9)
+    onnx.helper.set_model_props(model, known)
+    onnx.save(model, tmp_path / "foreign.onnx")
+    with pytest.raises(ExportedFileError, match=r"foreign\.onnx: not a graph .* \(inputs x;"):
+        open_exported(tmp_path / "foreign.onnx")
 
 
 def test_what_cannot_be_exported_is_refused_before_the_work_begins(tmp_path):

@@ -11,7 +11,7 @@ from gmmseg.data import Scenes
 from gmmseg.inference import FalseAlarms, Predictor, calibrate
 from gmmseg.models.calibration_file import write_calibration
 from gmmseg.models.card import CARD_FILE, MARK
-from gmmseg.models.saving import refresh_card
+from gmmseg.models.saving import digest, refresh_card
 
 NAMES = tuple(Scenes("val").label_space.names)
 
@@ -66,7 +66,7 @@ def test_the_promise_and_the_results_come_in_when_they_are_there(segmenter, fold
     entry = {"metrics": {"miou": 0.4321, "ece": 0.01}}
     strange = {"scores": {"nll": {"auroc": 0.75, "ap": 0.1, "fpr95": 0.6, "curve": {}}}}
     (folder.parent / "results.json").write_text(
-        json.dumps({"sets": {"scenes/test": entry, "odd|one": strange}})
+        json.dumps({"weights": digest(segmenter), "sets": {"scenes/test": entry, "odd|one": strange}})
     )
     refresh_card(folder)
     text = card(folder)
@@ -75,6 +75,39 @@ def test_the_promise_and_the_results_come_in_when_they_are_there(segmenter, fold
     assert "from `../results.json`" in text
     assert "| scenes/test |  | miou 43.2, ece 1.0 |" in text
     assert "| odd\\|one | nll | auroc 75.0, ap 10.0, fpr95 60.0 |" in text
+
+
+def test_figures_of_other_weights_are_not_shown(segmenter, folder):
+    entry = {"metrics": {"miou": 0.4321}}
+    for weights, shown in ((digest(segmenter), True), ("other", False), (None, False)):
+        (folder / "results.json").write_text(json.dumps({"weights": weights, "sets": {"a": entry}}))
+        refresh_card(folder)
+        assert ("miou 43.2" in card(folder)) == shown
+        segmenter.save_pretrained(folder)
+        assert ("miou 43.2" in card(folder)) == shown
+
+
+def test_one_odd_entry_of_the_results_takes_nothing_from_the_others(segmenter, folder):
+    sets = {
+        "a\ud800": {"metrics": {"miou": float("nan")}},
+        "b": {"metrics": {"miou": "x"}},
+        "c": 3,
+        "d\ud800": {"metrics": {"miou": 0.5, "ece": float("inf")}},
+        "e": {"metrics": {}},
+    }
+    (folder / "results.json").write_text(json.dumps({"weights": digest(segmenter), "sets": sets}))
+    refresh_card(folder)
+    text = card(folder)
+    assert re.findall(r"^\| (.*) \|  \| (.*) \|$", text, re.MULTILINE) == [("d?", "miou 50.0")]
+
+
+def test_where_nothing_is_promised_the_card_says_nothing_of_a_promise(segmenter, folder):
+    with pytest.warns(UserWarning, match="without a promise"):
+        found = calibrate(Predictor(segmenter), Scenes("val", size=(32, 48), length=5))
+    write_calibration(found, folder)
+    refresh_card(folder)
+    assert "no promise of a new image" in card(folder)
+    assert "the promise holds" not in card(folder)
 
 
 def test_equal_models_have_equal_cards(segmenter, folder, tmp_path):

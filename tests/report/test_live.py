@@ -7,6 +7,7 @@ import urllib.error
 import urllib.request
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from PIL import Image
 import gmmseg
 from gmmseg.data import Scenes
 from gmmseg.inference import FalseAlarms, Predictor, calibrate
+from gmmseg.inference.viewing import for_screen
 
 pytest.importorskip("gradio", reason="the page needs the extra app")
 from gmmseg.report.live import Example, LivePage, Session, serving
@@ -64,7 +66,7 @@ def files(tmp_path_factory):
 
 
 def shown(update):
-    session, said = update[0], update[1]
+    session, said = update[0], update[2]
     return session, said
 
 
@@ -97,11 +99,11 @@ def test_of_an_animation_the_first_frame_is_taken(live, files):
 def test_a_model_that_is_not_calibrated_says_so_and_has_a_raw_slider(files):
     page = LivePage({"plain": made(0, calibrated=False)})
     update = page.upload(str(files / "good.png"))
-    session, line = update[0], update[6]
+    session, line = update[0], update[7]
     assert session.scale.unit == "raw"
     assert "promises nothing, since the model is not calibrated" in line
     middle = float(np.median(session.any_view.anomaly))
-    _, line, _ = page.slide(middle, session)
+    _, _, line, _ = page.slide(middle, session, None)
     assert "50.0" in line or "49.9" in line
 
 
@@ -109,11 +111,30 @@ def test_moving_the_slider_changes_what_is_unknown_as_promised(live, files):
     session, _ = shown(live.upload(str(files / "good.png")))
     seen = session.views["first"]
     assert session.thresholds(session.scale.start)["first"] == seen.meaning.calibration.threshold
-    _, line, *_ = live.slide(25.0, session)
+    _, bars, line, *_ = live.slide(25.0, session, None)
+    assert bars == "", "nothing was clicked"
     threshold = session.thresholds(25.0)["first"]
     assert "at most 25 % of the known pixels" in line
     assert seen.meaning.calibration.false_alarm_rate(threshold) <= 0.25
     assert f"{100 * seen.above(threshold).mean():.2f} % of this picture" in line
+
+
+def test_what_is_said_of_a_clicked_pixel_follows_the_slider(live, files):
+    session, _ = shown(live.upload(str(files / "good.png")))
+    seen = session.views["first"]
+    low, high = (session.thresholds(position)["first"] for position in (session.scale.start, 25.0))
+    changing = np.argwhere((seen.anomaly <= low) & (seen.anomaly > high))
+    y, x = (int(each) for each in changing[len(changing) // 2])
+    height, width = seen.anomaly.shape
+    wide, tall = for_screen(Image.fromarray(seen.photograph)).size
+    place = ((x + 0.5) * wide / width, (y + 0.5) * tall / height)
+    _, bars, clicked = live.click(session.scale.start, session, SimpleNamespace(index=place))
+    assert (clicked.x, clicked.y) == (x, y)
+    first = bars.split("second")[0]
+    assert "known" in first
+    assert "unknown" not in first
+    _, bars, *_ = live.slide(25.0, session, clicked)
+    assert "unknown" in bars.split("second")[0]
 
 
 def answer(address, body=None):

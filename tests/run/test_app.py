@@ -48,6 +48,17 @@ def test_models_of_one_name_are_told_apart_and_twice_the_same_is_refused(models)
     assert list(app._named([first, second])) == [first, second]
     with pytest.raises(ValueError, match="given twice"):
         app._named([first, first])
+    with pytest.raises(ValueError, match="given twice"):
+        app._named([first, f"{first}/"])
+
+
+def test_a_host_that_is_no_address_is_refused_before_models_are_read(models):
+    pytest.importorskip("gradio", reason="the page needs the extra app")
+    with (
+        pytest.raises(ValueError, match=r"--host 300\.1\.1\.1: no address of this machine"),
+        app.live_page([str(models / "demo/gmm")], host="300.1.1.1"),
+    ):
+        pass
 
 
 def test_examples_are_drawn_for_scenes_and_none_for_bare_weights(models):

@@ -191,6 +191,19 @@ class FalseAlarmCounts:
         levels = [alarm_level(values, part, self.min_area) for part in parts]
         self.losses[IMAGE].add_image(present, np.array(levels, np.float32))
 
+    def refuse_few(self, asked: FalseAlarms, images: int) -> None:
+        """TooFewImages if so many images cannot promise what is asked for."""
+        if images < asked.images_needed:
+            raise self._too_few(asked, images)
+
+    def _too_few(self, asked: FalseAlarms, images: int) -> TooFewImages:
+        """The error for a promise that so many images cannot give, beside those left out."""
+        beside = f" beside {self.left_out} that weigh the parts of the {FUSED} score" if self.left_out else ""
+        return TooFewImages(
+            f"{asked.alpha:g} false alarms per {asked.per} need at least {asked.images_needed} images with "
+            f"known pixels, there are {images}{beside}; give more images, or allow more false alarms"
+        )
+
     def merge_processes(self) -> None:
         """Take in what all processes have seen."""
         for losses in self.losses.values():
@@ -208,7 +221,7 @@ class FalseAlarmCounts:
         images = 0 if curve is None else curve.images
         value = None if curve is None else _lowest(curve, asked.alpha)
         if value is None:
-            raise TooFewImages(too_few(asked, images, self.left_out))
+            raise self._too_few(asked, images)
         if value == math.inf:
             raise ValueError(
                 f"so many known pixels have the score infinity that no threshold keeps {asked.alpha:g} false "
@@ -229,15 +242,6 @@ def _lowest(curve: LossCurve, alpha: float) -> float | None:
     """The threshold for ``alpha`` as a file can hold it: the lowest number in place of -inf."""
     found = curve.threshold(alpha)
     return None if found is None else max(found, _LOWEST)
-
-
-def too_few(asked: FalseAlarms, images: int, left_out: int = 0) -> str:
-    """The message for a promise that so many images cannot give, beside those ``left_out``."""
-    beside = f" beside {left_out} that weigh the parts of the {FUSED} score" if left_out else ""
-    return (
-        f"{asked.alpha:g} false alarms per {asked.per} need at least {asked.images_needed} images with known "
-        f"pixels, there are {images}{beside}; give more images, or allow more false alarms"
-    )
 
 
 class _Findings:
@@ -322,12 +326,11 @@ def calibrate(
     predictor = model if isinstance(model, Predictor) else Predictor(model)
     segmenter = predictor.segmenter
     classes = check_classes(dataset, segmenter.num_classes, segmenter.label_names)
-    weighing = range(0, len(dataset), WEIGHED_EVERY) if segmenter.density is not None else range(0)
-    new = len(dataset) - len(weighing)
-    if false_alarms is not None and new < false_alarms.images_needed:
-        raise TooFewImages(too_few(false_alarms, new, len(weighing)))
-    moments = _part_moments(predictor, dataset, weighing, progress) if weighing else {}
+    weighing = weighing_images(segmenter, len(dataset))
     alarms = FalseAlarmCounts((false_alarms or DEFAULT).min_area, len(weighing))
+    if false_alarms is not None:
+        alarms.refuse_few(false_alarms, len(dataset) - len(weighing))
+    moments = _part_moments(predictor, dataset, weighing, progress) if weighing else {}
     found = _gone_through(predictor, dataset, weighing, moments, alarms, progress)
     alphas = SHARES if false_alarms is None else (*SHARES, false_alarms.alpha)
     return Calibration(
@@ -344,6 +347,11 @@ def calibrate(
         false_alarms=found.false_alarms.curves(alphas),
         image_statistics=found.images.counts(),
     )
+
+
+def weighing_images(segmenter: Segmenter, images: int) -> range:
+    """Which of so many images weigh the parts of the score of a segmenter; none where it has no parts."""
+    return range(0, images if segmenter.density is not None else 0, WEIGHED_EVERY)
 
 
 def _gone_through(
