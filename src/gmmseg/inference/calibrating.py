@@ -318,10 +318,8 @@ def calibrate(
     Its threshold promises ``false_alarms`` of new images like these: TooFewImages where these are too few.
     By default 5 % per pixel; too few images then give a threshold without a promise, and a warning.
     One pass over the images, as the predictor looks at them. With a density beside the head the score is the
-    fused one, and every fifth image is gone through before, for the moments of its parts: the promise then
-    rests on the others. With several processes each goes through its part of the images, and all return the
-    same. Give it to the segmenter with ``segmenter.calibration = ...``: no label changes, and
-    `Segmenter.save_pretrained` saves it.
+    fused one, whose parts every fifth image weighs: the promise then rests on the others. Several processes
+    go through a part of the images each and return the same. ``segmenter.calibration = ...`` changes no label.
     """
     predictor = model if isinstance(model, Predictor) else Predictor(model)
     segmenter = predictor.segmenter
