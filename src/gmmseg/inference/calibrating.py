@@ -319,8 +319,7 @@ def calibrate(
     By default 5 % per pixel; too few images then give a threshold without a promise, and a warning.
     One pass over the images, as the predictor looks at them. With a density beside the head the score is the
     fused one, whose parts every fifth image weighs: the promise then rests on the others. Several processes
-    go through a part of the images each and return the same. Setting ``segmenter.calibration`` to it changes
-    no label.
+    share the images and return the same. A segmenter that is given it keeps all its labels.
     """
     predictor = model if isinstance(model, Predictor) else Predictor(model)
     segmenter = predictor.segmenter
