@@ -6,10 +6,10 @@ one, `mixture_evidence` keeps what each component adds to its class, k floats pe
 quicker than to compute the densities again. (The logits at the labels' resolution take stride^2 floats
 per class and point.)
 
-Points are columns within a block: the densities of a component, for all its classes and points, lie side by
-side, so that components are joined along memory. Sums of exponentials are taken in powers of two, for which
-the product's weights are scaled: of a density far below the largest torch's ``exp`` takes many times as long
-as ``exp2``.
+Points are columns within a block. Where the product leaves them so in memory, too, the densities of a
+component lie side by side for all classes and points, and components are joined along memory; where it does
+not, nothing here turns them. Sums of exponentials are taken in powers of two, for which the product's weights
+are scaled: of a density far below the largest torch's ``exp`` takes many times as long as ``exp2``.
 """
 
 import math
@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from gmmseg.mixture.gaussian import coefficients
-from gmmseg.mixture.products import product_of_columns
+from gmmseg.mixture.products import product_of_columns, stays_in_columns
 
 _BLOCK_ELEMENTS = 1 << 19  # densities per block and thread of a CPU: 2 MB
 _BLOCK_ELEMENTS_ACCELERATOR = 1 << 27
@@ -70,10 +70,20 @@ class AutogradContext(Protocol):
 class _Densities:
     """Densities of points, block after block: log pi + log N in nats, or in ``bits``.
 
-    ``weight`` (kc 2d): what the squares and the points of a block are multiplied with.
+    ``weight`` (kc 2d): what the squares and the points of a block are multiplied with. Unless they are to
+    ``keep``, the densities of a block overwrite those of the one before.
     """
 
-    def __init__(self, points: Tensor, centre: Tensor, weight: Tensor, bias: Tensor, *, bits: bool) -> None:
+    def __init__(
+        self,
+        points: Tensor,
+        centre: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        *,
+        bits: bool,
+        keep: bool = False,
+    ) -> None:
         self.points, self.centre = points, centre
         with_bias = torch.cat([weight, bias[..., None]], dim=-1).flatten(0, 1)
         self._with_bias = with_bias / _BIT if bits else with_bias
@@ -82,16 +92,16 @@ class _Densities:
         most = self.blocks[0].stop if self.blocks else 0
         # Taken once: fresh pages cost more than arithmetic on them.
         self._expanded = points.new_ones(most, 2 * points.shape[1] + 1)
-        self._place = points.new_empty(len(with_bias) * most)
+        self._place = None if keep else points.new_empty(len(with_bias) * most)
 
-    def of(self, rows: "slice[int]", *, keep: bool = False) -> Tensor:
-        """Densities (kc r) of a block of points; those that are not to ``keep`` the next block overwrites."""
+    def of(self, rows: "slice[int]") -> Tensor:
+        """Densities (kc r) of a block of points."""
         n, d = rows.stop - rows.start, self.points.shape[1]
         expanded = self._expanded[:n]  # [y^2, y, 1]
         torch.sub(self.points[rows], self.centre, out=expanded[:, d:-1])
         torch.mul(expanded[:, d:-1], expanded[:, d:-1], out=expanded[:, :d])
-        shape = len(self._with_bias), n
-        place = self.points.new_empty(shape) if keep else self._place[: math.prod(shape)].view(shape)
+        count = len(self._with_bias)
+        place = None if self._place is None else self._place[: count * n].view(count, n)
         return product_of_columns(self._with_bias, expanded.T, place)
 
 
@@ -102,12 +112,13 @@ class _Evidence(torch.autograd.Function):
     ) -> Tensor:
         k, c, _ = weight.shape
         keep = ctx.needs_input_grad[0]
-        densities = _Densities(points, centre, weight, bias, bits=not winner)
-        # Losses read rows. Who predicts goes on with maps of classes, so these come as a view of columns.
-        evidence = points.new_empty(len(points), c) if keep else points.new_empty(c, len(points)).T
+        densities = _Densities(points, centre, weight, bias, bits=not winner, keep=keep)
+        # Losses read rows. Who predicts goes on with maps of classes, which a view of columns is already.
+        in_rows = keep or not stays_in_columns(points)
+        evidence = points.new_empty(len(points), c) if in_rows else points.new_empty(c, len(points)).T
         kept: list[Tensor] = []
         for rows in densities.blocks:
-            block = densities.of(rows, keep=keep).unflatten(0, (k, c))
+            block = densities.of(rows).unflatten(0, (k, c))
             kept += _reduced(block, evidence[rows].T, winner, keep)
         ctx.save_for_backward(points, centre, densities.weight, *kept)
         return evidence
@@ -120,7 +131,8 @@ class _Evidence(torch.autograd.Function):
         with _full_precision(points):
             for parts, total in zip(kept[::2], kept[1::2], strict=True):
                 rows = slice(start, start + parts.shape[-1])  # as they were cut, whatever the threads are now
-                of_densities = parts * (gradient[rows].T.contiguous() / total)
+                of_classes = torch.empty_like(total).copy_(gradient[rows].T).div_(total)
+                of_densities = parts * of_classes
                 _gradient_of_points(of_densities.flatten(0, 1), weight, points[rows] - centre, result[rows])
                 start = rows.stop
         return result, None, None, None, None
@@ -133,16 +145,37 @@ def _reduced(block: Tensor, evidence: Tensor, winner: bool, keep: bool) -> list[
     (k c r), and the sum of it (c r), so that parts over sum, times ``weight``, is the gradient.
     """
     if winner and not keep:
-        torch.amax(block, dim=0, out=evidence)
+        _over_components(torch.maximum, block, out=evidence)
         return []
-    best = block.amax(0)
+    best = _over_components(torch.maximum, block)
     if winner:
         evidence.copy_(best)
         # All of it for the best one, which those that tie divide between them.
-        return [block.ge_(best), block.sum(0)]
-    total = block.sub_(best).exp2_().sum(0)
+        return [block.ge_(best), _over_components(torch.add, block)]
+    total = _over_components(torch.add, block.sub_(best).exp2_())
     torch.add(total.log(), best, alpha=_BIT, out=evidence)
     return [block, total.div_(_BIT)] if keep else []  # weights are of bits, gradients of nats
+
+
+class _Join(Protocol):
+    """A function of two tensors and a place for its result, such as torch.maximum."""
+
+    def __call__(self, one: Tensor, other: Tensor, /, *, out: Tensor) -> Tensor: ...
+
+
+def _over_components(join: _Join, parts: Tensor, out: Tensor | None = None) -> Tensor:
+    """Parts (k c r) of the components joined for each class (c r), by default in the order they lie in.
+
+    One component after the other: as quick as a reduction that runs along memory, twice as quick as others.
+    """
+    first, *others = parts.unbind(0)
+    joined = torch.empty_like(first) if out is None else out
+    if not others:
+        return joined.copy_(first)
+    join(first, others[0], out=joined)
+    for other in others[1:]:
+        join(joined, other, out=joined)
+    return joined
 
 
 class _Total(torch.autograd.Function):

@@ -24,13 +24,18 @@ def product(rows: Tensor, matrix: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 def product_of_columns(matrix: Tensor, columns: Tensor, place: Tensor | None = None) -> Tensor:
-    """Matrix (o f) times columns (f n) -> (o n). ``place`` (o n): memory that may be taken for it.
+    """Matrix (o f) times columns (f n) -> (o n), as columns or, by convolution, as rows that are turned.
 
-    No gradient follows.
+    ``place`` (o n): memory that may be taken for it. No gradient follows.
     """
-    if _made_by_intel() or not _quicker_as_convolution(columns):
+    if stays_in_columns(columns):
         return torch.mm(matrix, columns, out=place)
-    return product(matrix, columns.T)
+    return product(columns.T, matrix).T
+
+
+def stays_in_columns(points: Tensor) -> bool:
+    """Whether `product_of_columns` of such points gives columns in memory, too."""
+    return _made_by_intel() or not _quicker_as_convolution(points)
 
 
 class RowProduct(nn.Linear):
