@@ -220,6 +220,7 @@ def test_upload_slide_click_and_download(browser, served, files, tmp_path):
     browser.until("document.querySelector('#unknown-1 img')?.complete")
     assert "at most 10 % of the known pixels" in text(browser, "line-0")
     assert text(browser, "legend-0").startswith("road\n")
+    assert browser.value("document.querySelector('#threshold .reset-button')") is None, "it would go to zero"
     before = browser.value("document.querySelector('#unknown-0 img').src")
 
     browser.value(SLIDE)
@@ -237,6 +238,9 @@ def test_upload_slide_click_and_download(browser, served, files, tmp_path):
     place_of = text(browser, "pixel").split("\n")[0].removeprefix("Pixel ").split(",")
     assert np.allclose([int(at) for at in place_of], [0.7 * 48, 0.3 * 32], atol=1.5)
     assert "p-value" in text(browser, "pixel")
+    browser.value(SLIDE.replace("'25'", "'40'"))
+    browser.until("document.querySelector('#line-0').innerText.includes('at most 40 %')")
+    assert "p-value" in text(browser, "pixel"), "it is made anew for this threshold"
 
     browser.call("Page.setDownloadBehavior", behavior="allow", downloadPath=str(tmp_path))
     browser.value("document.querySelector('#save').click()")
