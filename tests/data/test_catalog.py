@@ -20,6 +20,14 @@ def test_built_in_scenes_need_no_root() -> None:
     assert isinstance(open_dataset("scenes_anomaly", None), ScenesAnomaly)
 
 
+def test_a_folder_for_a_built_in_set_is_refused_and_says_where_a_split_goes() -> None:
+    """streets:test on the command line names a folder called test."""
+    with pytest.raises(
+        DataError, match=r"streets is built in and has no folder, got 'test': .*streets::test"
+    ):
+        open_dataset("streets", "test")
+
+
 def test_refusals_say_what_there_is(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no data set called 'moon'; there are: cityscapes"):
         open_dataset("moon", tmp_path, "train")

@@ -137,6 +137,7 @@ def test_a_shorter_side_is_kept_with_the_file(place, tmp_path):
         (("bench", "model", "--runtimes", "abacus"), "unknown runtime"),
         (("bench", "model", "--runtimes", ","), "no runtime is named"),
         (("bench", "model.onnx"), "model.onnx is a file"),
+        (("bench", "model", "--runtimes", "eager, abacus"), "unknown runtime 'abacus'"),
         (("app", "--model", "photo.png"), "photo.png is a file"),
     ],
 )
