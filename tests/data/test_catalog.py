@@ -22,9 +22,7 @@ def test_built_in_scenes_need_no_root() -> None:
 
 def test_a_folder_for_a_built_in_set_is_refused_and_says_where_a_split_goes() -> None:
     """streets:test on the command line names a folder called test."""
-    with pytest.raises(
-        DataError, match=r"streets is built in .* got 'test': .*streets::test"
-    ):
+    with pytest.raises(DataError, match=r"streets is built in .* got 'test': .*streets::test"):
         open_dataset("streets", "test")
 
 
