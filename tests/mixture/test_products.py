@@ -4,7 +4,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from gmmseg.mixture import products
-from gmmseg.mixture.products import RowProduct, product, product_of_columns
+from gmmseg.mixture.products import Factor, RowProduct, product
 
 
 @pytest.mark.parametrize("bias", [True, False])
@@ -32,9 +32,18 @@ def test_points_in_columns_give_the_product_of_the_definition_on_either_way(monk
     matrix, columns = torch.randn(o, f), torch.randn(f, n)
     expected = (matrix.double() @ columns.double()).float()
     for given in (columns, columns.T.contiguous().T):
-        torch.testing.assert_close(product_of_columns(matrix, given), expected, atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(Factor(matrix).times(given), expected, atol=1e-4, rtol=1e-4)
         place = torch.full((o, n), torch.nan)
-        torch.testing.assert_close(product_of_columns(matrix, given, place), expected, atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(Factor(matrix).times(given, place), expected, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("intel", [True, False])
+def test_a_factor_multiplies_blocks_of_every_length_alike(monkeypatch, intel):
+    monkeypatch.setattr(products, "_made_by_intel", lambda: intel)
+    matrix, columns = torch.randn(95, 129), torch.randn(129, 700)
+    factor = Factor(matrix)
+    made = torch.cat([factor.times(block) for block in columns.split(256, dim=1)], dim=1)
+    torch.testing.assert_close(made, matrix @ columns, atol=1e-4, rtol=1e-4)
 
 
 def test_rows_need_not_lie_one_after_the_other():

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from gmmseg.mixture.gaussian import coefficients
-from gmmseg.mixture.products import product_of_columns, stays_in_columns
+from gmmseg.mixture.products import Factor, stays_in_columns
 
 _BLOCK_ELEMENTS = 1 << 19  # densities per block and thread of a CPU: 2 MB
 _BLOCK_ELEMENTS_ACCELERATOR = 1 << 27
@@ -86,13 +86,14 @@ class _Densities:
     ) -> None:
         self.points, self.centre = points, centre
         with_bias = torch.cat([weight, bias[..., None]], dim=-1).flatten(0, 1)
-        self._with_bias = with_bias / _BIT if bits else with_bias
-        self.weight = self._with_bias[:, :-1]
-        self.blocks = _blocks(points, len(with_bias))
+        with_bias = with_bias / _BIT if bits else with_bias
+        self.weight = with_bias[:, :-1]
+        self._factor, self._count = Factor(with_bias), len(with_bias)
+        self.blocks = _blocks(points, self._count)
         most = self.blocks[0].stop if self.blocks else 0
         # Taken once: fresh pages cost more than arithmetic on them.
         self._expanded = points.new_ones(most, 2 * points.shape[1] + 1)
-        self._place = None if keep else points.new_empty(len(with_bias) * most)
+        self._place = None if keep else points.new_empty(self._count * most)
 
     def of(self, rows: "slice[int]") -> Tensor:
         """Densities (kc r) of a block of points."""
@@ -100,9 +101,8 @@ class _Densities:
         expanded = self._expanded[:n]  # [y^2, y, 1]
         torch.sub(self.points[rows], self.centre, out=expanded[:, d:-1])
         torch.mul(expanded[:, d:-1], expanded[:, d:-1], out=expanded[:, :d])
-        count = len(self._with_bias)
-        place = None if self._place is None else self._place[: count * n].view(count, n)
-        return product_of_columns(self._with_bias, expanded.T, place)
+        place = None if self._place is None else self._place[: self._count * n].view(self._count, n)
+        return self._factor.times(expanded.T, place)
 
 
 class _Evidence(torch.autograd.Function):
@@ -127,13 +127,13 @@ class _Evidence(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: AutogradContext, gradient: Tensor) -> tuple[Tensor | None, None, None, None, None]:
         points, centre, weight, *kept = ctx.saved_tensors
-        result, start = torch.empty_like(points), 0
+        result, start, back = torch.empty_like(points), 0, Factor(weight.T)
         with _full_precision(points):
             for parts, total in zip(kept[::2], kept[1::2], strict=True):
                 rows = slice(start, start + parts.shape[-1])  # as they were cut, whatever the threads are now
                 of_classes = torch.empty_like(total).copy_(gradient[rows].T).div_(total)
                 of_densities = parts * of_classes
-                _gradient_of_points(of_densities.flatten(0, 1), weight, points[rows] - centre, result[rows])
+                _gradient_of_points(of_densities.flatten(0, 1), back, points[rows] - centre, result[rows])
                 start = rows.stop
         return result, None, None, None, None
 
@@ -197,15 +197,19 @@ class _Total(torch.autograd.Function):
         result = torch.empty_like(points)
         with _full_precision(points):
             densities = _Densities(points, centre, weight, bias, bits=True)
+            back = Factor(densities.weight.T)
             for rows in densities.blocks:
                 shares = densities.of(rows).sub_(total[rows]).exp2_().mul_(gradient[rows] * _BIT)
-                _gradient_of_points(shares, densities.weight, points[rows] - centre, result[rows])
+                _gradient_of_points(shares, back, points[rows] - centre, result[rows])
         return result, None, None, None
 
 
-def _gradient_of_points(of_densities: Tensor, weight: Tensor, centred: Tensor, out: Tensor) -> None:
-    """Carry a gradient of densities (kc r) back through ``weight . [y^2, y]`` to centred points y (r d)."""
-    of_square, of_point = product_of_columns(weight.T, of_densities).T.chunk(2, dim=1)
+def _gradient_of_points(of_densities: Tensor, back: Factor, centred: Tensor, out: Tensor) -> None:
+    """Carry a gradient of densities (kc r) back through ``weight . [y^2, y]`` to centred points y (r d).
+
+    ``back`` is the weight, turned.
+    """
+    of_square, of_point = back.times(of_densities).T.chunk(2, dim=1)
     torch.addcmul(of_point, centred, of_square, value=2.0, out=out)
 
 

@@ -23,18 +23,29 @@ def product(rows: Tensor, matrix: Tensor, bias: Tensor | None = None) -> Tensor:
     return made.permute(0, 2, 3, 1).flatten(0, 2)
 
 
-def product_of_columns(matrix: Tensor, columns: Tensor, place: Tensor | None = None) -> Tensor:
-    """Matrix (o f) times columns (f n) -> (o n), as columns or, by convolution, as rows that are turned.
+class Factor:
+    """A matrix (o f) for products with one block of columns after the other, made ready for them once.
 
-    ``place`` (o n): memory that may be taken for it. No gradient follows.
+    No gradient follows. oneDNN would otherwise put the matrix in its own order for every block, which for the
+    densities of 150 classes takes a sixth of the time.
     """
-    if stays_in_columns(columns):
-        return torch.mm(matrix, columns, out=place)
-    return product(columns.T, matrix).T
+
+    def __init__(self, matrix: Tensor) -> None:
+        self._in_columns = stays_in_columns(matrix)
+        self._matrix = matrix if self._in_columns else torch.ops.mkldnn._reorder_linear_weight(matrix)
+
+    def times(self, columns: Tensor, place: Tensor | None = None) -> Tensor:
+        """The product with columns (f n): (o n), as columns or, from oneDNN, as rows that are turned.
+
+        ``place`` (o n): memory that may be taken for it.
+        """
+        if self._in_columns:
+            return torch.mm(self._matrix, columns, out=place)
+        return torch.ops.mkldnn._linear_pointwise(columns.T, self._matrix, None, "none", [], "").T
 
 
 def stays_in_columns(points: Tensor) -> bool:
-    """Whether `product_of_columns` of such points gives columns in memory, too."""
+    """Whether the product of a `Factor` with such points is in columns in memory, too."""
     return _made_by_intel() or not _quicker_as_convolution(points)
 
 
