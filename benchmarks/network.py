@@ -20,6 +20,7 @@ from pathlib import Path
 import torch
 
 import gmmseg
+from gmmseg.allocator import keep_freed_memory
 from gmmseg.models.segmenter import Segmenter
 
 RESULTS = Path(__file__).parent / "results" / "network.json"
@@ -83,6 +84,7 @@ def main() -> None:
     parser.add_argument("--networks", default=",".join(TARGETS), help="others keep their rows")
     parser.add_argument("--threads", type=int, default=os.cpu_count(), help="threads torch may use")
     options = parser.parse_args()
+    keep_freed_memory()  # as commands do
     torch.set_num_threads(options.threads)
     torch.manual_seed(0)
     measured = options.networks.split(",")
