@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from gmmseg.mixture import ClassMixture, make_coordinates, make_link
+from gmmseg.mixture import ClassMixture, folded, make_coordinates, make_link
 from gmmseg.mixture.coordinates import COORDINATES
 from gmmseg.mixture.folded import FoldedCoordinates, FoldedMixture
 
@@ -26,8 +26,9 @@ def rows_of(maps):
 
 @pytest.mark.parametrize("winner", [True, False])
 @pytest.mark.parametrize("components", [1, K])
-def test_evidence_is_the_sum_of_torchs_own_densities(generator, winner, components):
-    mixture = fitted(ClassMixture(C, components, D, winner=winner), generator)
+@pytest.mark.parametrize("classes", [C, folded._MANY - 1, folded._MANY + 1])
+def test_evidence_is_the_sum_of_torchs_own_densities(generator, winner, components, classes):
+    mixture = fitted(ClassMixture(classes, components, D, winner=winner), generator)
     points = 3 * torch.randn(B, D, H, W, generator=generator)
     normals = torch.distributions.Normal(mixture.means.double(), mixture.variances.double().sqrt())
     each = normals.log_prob(rows_of(points).double()[:, None, None]).sum(-1) + mixture.log_weights
@@ -42,6 +43,11 @@ def test_evidence_far_from_the_origin_does_not_cancel(generator):
     here = FoldedMixture(mixture)(points)
     mixture.means += 1000.0
     torch.testing.assert_close(FoldedMixture(mixture)(points + 1000.0), here, rtol=1e-3, atol=1e-2)
+
+
+def test_a_feature_without_length_stays_where_the_coordinates_leave_it():
+    coordinates = make_coordinates("sphere", D)
+    assert not FoldedCoordinates(coordinates)(torch.zeros(1, D, 1, 1)).any()
 
 
 @pytest.mark.parametrize("projected", [False, True])

@@ -15,7 +15,6 @@ from gmmseg.mixture.blocks import product_form
 from gmmseg.mixture.coordinates import Coordinates
 from gmmseg.mixture.mixture import ClassMixture
 
-
 _LEAST_SQUARE = 1e-24  # of a length: what has none stays zero
 _MANY = 64
 """Classes from which each component has a product of its own: dividing one large product costs more."""
