@@ -31,10 +31,12 @@ __all__ = [
     "convert",
     "fit",
     "from_pretrained",
+    "keep_freed_memory",
     "open_dataset",
 ]
 
 if TYPE_CHECKING:  # what editors and type checkers see
+    from gmmseg.allocator import keep_freed_memory
     from gmmseg.data import open_dataset
     from gmmseg.evaluation import AnomalyCurve
     from gmmseg.inference import FalseAlarms, Prediction, Predictor, calibrate
@@ -44,6 +46,7 @@ if TYPE_CHECKING:  # what editors and type checkers see
     from gmmseg.run.fit import fit
 else:  # the same names, each loaded when first used
     _ROOMS = {
+        "gmmseg.allocator": ("keep_freed_memory",),
         "gmmseg.data": ("open_dataset",),
         "gmmseg.evaluation": ("AnomalyCurve",),
         "gmmseg.inference": ("FalseAlarms", "Prediction", "Predictor", "calibrate"),

@@ -17,7 +17,9 @@ _CHOSEN_BY_USER = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TU
 def keep_freed_memory() -> bool:
     """Ask the allocator of this process to keep what is freed; whether it does.
 
-    It is left alone where it is not glibc's, and where the environment says how it is to behave.
+    Commands ask it. The library never does by itself, since it concerns the whole process: call it once at
+    the start of a program of yours that trains or predicts on a CPU. The allocator is left alone where it is
+    not glibc's, and where the environment says how it is to behave.
     """
     if platform.libc_ver()[0] != "glibc" or any(name in os.environ for name in _CHOSEN_BY_USER):
         return False
