@@ -15,11 +15,12 @@ import torch
 from torch import Tensor
 
 from gmmseg.atomic import LEFTOVER_PREFIX, naming
+from gmmseg.inference.aoti_format import AotiModel, write_aoti
 from gmmseg.inference.export_metadata import ExportedFileError, ExportMetadata, metadata_of
 from gmmseg.inference.onnx_format import OnnxModel, write_onnx
 from gmmseg.inference.openvino_format import OpenVinoModel, write_openvino
 from gmmseg.inference.predictor import UNFITTED
-from gmmseg.inference.torch_format import AotiModel, TorchModel, write_aoti, write_torch
+from gmmseg.inference.torch_format import TorchModel, write_torch
 from gmmseg.inference.windows import (
     REPEATED,
     SMALLEST_SIDE,

@@ -1,8 +1,7 @@
-"""Files of torch.export: a segmenter as a .pt2, as a graph or compiled for this machine (AOTInductor)."""
+"""The door to torch.export: a segmenter as a graph in a .pt2, and such a file as something that predicts."""
 
 import json
 import logging
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from gmmseg.atomic import naming, write_atomically
+from gmmseg.atomic import write_atomically
 from gmmseg.inference.export_graph import OUTPUTS, POSTERIOR, ExportGraph, symbolic_sides
 from gmmseg.inference.export_metadata import ExportedFileError, ExportMetadata, read_metadata
 from gmmseg.models import Segmenter
@@ -25,7 +24,7 @@ def exported_program(
     """The graph of a segmenter for images of any size; ``example`` (b 3 h w) as in `onnx_graph`."""
     graph = ExportGraph(segmenter, symbolic_sides, posterior=posterior).eval()
     free = torch.export.Dim.DYNAMIC
-    with torch.no_grad(), _quiet():
+    with torch.no_grad(), quiet():
         program = torch.export.export(
             graph,
             (example, torch.tensor(0.0)),
@@ -36,8 +35,8 @@ def exported_program(
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """Without the line that torch writes whenever the example decides a branch."""
+def quiet() -> Iterator[None]:
+    """Without the lines that torch writes whenever the example decides a branch."""
     log = logging.getLogger("torch.fx.experimental.symbolic_shapes")
     level = log.level
     log.setLevel(logging.ERROR)
@@ -83,48 +82,16 @@ class TorchModel:
     @torch.inference_mode()
     def __call__(self, images: Tensor, threshold: float | None = None) -> dict[str, Tensor]:
         """The outputs by name for images (b 3 h w); without a ``threshold`` with the calibrated one."""
-        return _named(self.module(images, _tensor(threshold, self.metadata)))
+        return named(self.module(images, threshold_tensor(threshold, self.metadata)))
 
 
-def write_aoti(segmenter: Segmenter, example: Tensor, metadata: ExportMetadata, path: Path) -> None:
-    """Write a segmenter to ``path``, compiled for this machine; needs a C++ compiler."""
-    from torch._inductor import aoti_compile_and_package
-
-    program = exported_program(segmenter, example, posterior=metadata.posterior)
-    with naming(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
-            package = Path(scratch) / "model.pt2"
-            settings = {"aot_inductor.metadata": metadata.entries()}
-            aoti_compile_and_package(program, package_path=str(package), inductor_configs=settings)
-            package.replace(path)
-
-
-class AotiModel:
-    """A file that `write_aoti` wrote, on a machine of the same kind."""
-
-    def __init__(self, path: Path, *, threads: int | None = None) -> None:
-        from torch._inductor import aoti_load_package
-
-        try:
-            self.runner = aoti_load_package(str(path))
-        except Exception as error:  # archives and linkers fail in many ways
-            raise ExportedFileError(
-                f"{path}: cannot be loaded ({error}); export it on this machine"
-            ) from error
-        self.metadata = read_metadata(self.runner.get_metadata(), path)
-
-    @torch.inference_mode()
-    def __call__(self, images: Tensor, threshold: float | None = None) -> dict[str, Tensor]:
-        """The outputs by name for images (b 3 h w); without a ``threshold`` with the calibrated one."""
-        return _named(self.runner(images, _tensor(threshold, self.metadata)))
-
-
-def _tensor(threshold: float | None, metadata: ExportMetadata) -> Tensor:
+def threshold_tensor(threshold: float | None, metadata: ExportMetadata) -> Tensor:
+    """The threshold as a graph takes it; None: the calibrated one."""
     return torch.tensor(metadata.default_threshold if threshold is None else threshold)
 
 
-def _named(outputs: tuple[Tensor, ...] | list[Tensor]) -> dict[str, Tensor]:
+def named(outputs: tuple[Tensor, ...] | list[Tensor]) -> dict[str, Tensor]:
+    """The outputs of a graph by name."""
     return dict(zip((*OUTPUTS, POSTERIOR), outputs))
 
 
