@@ -392,15 +392,8 @@ def test_openvino_says_what_the_predictor_says(with_density, tmp_path):
     assert not exported(images, math.inf)["unknown"].any()
 
 
-NO_FREE_SIZES = pytest.mark.xfail(
-    raises=ExportError,
-    strict=True,
-    reason="what torch 2.13 compiles for sizes that are free gives other numbers",
-)
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("format", ["torch", pytest.param("aoti", marks=NO_FREE_SIZES)])
+@pytest.mark.parametrize("format", ["torch", "aoti"])
 def test_files_of_torch_say_what_the_predictor_says(with_density, tmp_path, format):
     path = tmp_path / "model.pt2"
     report = export(with_density, path, format=format, posterior=True)

@@ -1,6 +1,8 @@
 """The door to AOTInductor: a segmenter compiled for this machine, in a .pt2, and how it predicts."""
 
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -8,8 +10,13 @@ from torch import Tensor
 
 from gmmseg.atomic import naming
 from gmmseg.inference.export_metadata import ExportedFileError, ExportMetadata, read_metadata
-from gmmseg.inference.torch_format import exported_program, named, threshold_tensor
+from gmmseg.inference.torch_format import exported_program, named, quiet, threshold_tensor
 from gmmseg.models import Segmenter
+
+SETTINGS = {"freezing": True, "layout_optimization": False}
+"""With which torch 2.13 compiles convolutions over free sizes right. It takes their outputs for contiguous:
+with constants frozen, most are oneDNN's, whose layout it knows; without a layout of its choice the others are
+contiguous."""
 
 
 def write_aoti(segmenter: Segmenter, example: Tensor, metadata: ExportMetadata, path: Path) -> None:
@@ -17,13 +24,47 @@ def write_aoti(segmenter: Segmenter, example: Tensor, metadata: ExportMetadata, 
     from torch._inductor import aoti_compile_and_package
 
     program = exported_program(segmenter, example, posterior=metadata.posterior)
-    with naming(path):
+    _tell_sizes_of_example(program)
+    settings = {**SETTINGS, "aot_inductor.metadata": metadata.entries()}
+    with naming(path), torch.no_grad(), quiet(), _reciprocals_have_bounds():
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
             package = Path(scratch) / "model.pt2"
-            settings = {"aot_inductor.metadata": metadata.entries()}
             aoti_compile_and_package(program, package_path=str(package), inductor_configs=settings)
             package.replace(path)
+
+
+def _tell_sizes_of_example(program: torch.export.ExportedProgram) -> None:
+    """Tell the compiler the example's values of the sizes that the graph works out (`symbolic_sides`).
+
+    It orders strides by the values of their sizes, and refuses what depends on an order that it cannot find.
+    """
+    values = (node.meta.get("val") for node in program.graph.nodes)
+    shapes = next((each.node.shape_env for each in values if isinstance(each, torch.SymInt)), None)
+    if shapes is None:
+        return
+    for symbol, value in shapes.real_tensor_prop_unbacked_vals.items():
+        if symbol not in shapes.backed_var_to_val:
+            shapes.add_backed_var_to_val(symbol, int(value))
+
+
+@contextmanager
+def _reciprocals_have_bounds() -> Iterator[None]:
+    """torch 2.13 gives 1/n, which appears where it compares strides, the bounds 0 and -1, and then refuses
+    them. Here a negative power of an integer may be any number."""
+    from torch.utils._sympy.value_ranges import SymPyValueRangeAnalysis, ValueRanges
+
+    of_torch = SymPyValueRangeAnalysis.__dict__["pow_by_natural"]
+    bounds = SymPyValueRangeAnalysis.pow_by_natural
+
+    def pow_by_natural(base: object, exponent: object) -> object:
+        return ValueRanges.unknown_int() if ValueRanges.wrap(exponent).upper < 0 else bounds(base, exponent)
+
+    SymPyValueRangeAnalysis.pow_by_natural = staticmethod(pow_by_natural)  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        SymPyValueRangeAnalysis.pow_by_natural = of_torch  # type: ignore[method-assign]
 
 
 class AotiModel:
