@@ -24,6 +24,7 @@ from pathlib import Path
 
 import torch
 
+from gmmseg.allocator import keep_freed_memory
 from gmmseg.atomic import write_bytes
 from gmmseg.inference import Predictor, export
 from gmmseg.inference.exporting import FORMATS, open_exported, parts, smallest_side
@@ -49,6 +50,7 @@ def processor_seconds(actions: dict[str, Callable[[], object]]) -> dict[str, flo
 
 def measure(name: str, format: str) -> dict[str, object]:
     """One row of the table; a failure is a row, too."""
+    keep_freed_memory()  # as commands do
     torch.set_num_threads(1)
     segmenter = fitted_looking(name, CLASSES)
     with tempfile.TemporaryDirectory() as scratch:

@@ -37,6 +37,8 @@ def export(
         raise ValueError("--int8 needs --data, images to find its ranges on, and --data needs --int8")
     if int8 and format != "onnx":
         raise ValueError(f"--int8 writes ONNX files, not {format}")
+    if format == "aoti":
+        note("compiling for this machine, which takes a minute or two")
     if data is not None:
         exact = "before rounding to eight bits, "
         report = run.export_int8(model, open_set(data), out, posterior=posterior)

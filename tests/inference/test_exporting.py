@@ -2,7 +2,9 @@
 
 import json
 import math
+import os
 import re
+import zipfile
 
 import pytest
 import torch
@@ -403,6 +405,20 @@ def test_files_of_torch_say_what_the_predictor_says(with_density, tmp_path, form
     assert exported.metadata.calibration["score"] == FUSED
     for size in SIZES:
         agrees(with_density, exported, size)
+
+
+@pytest.mark.slow
+def test_a_compiled_file_takes_as_many_threads_as_torch_may(tmp_path):
+    before = torch.get_num_threads()
+    torch.set_num_threads(os.cpu_count() + 1)  # of this number torch would make a constant
+    try:
+        export(tiny(), tmp_path / "model.pt2", format="aoti")
+    finally:
+        torch.set_num_threads(before)
+    with zipfile.ZipFile(tmp_path / "model.pt2") as archive:
+        sources = [archive.read(name).decode() for name in archive.namelist() if name.endswith(".cpp")]
+    assert any("#pragma omp parallel" in source for source in sources)
+    assert not any("num_threads(" in source for source in sources)
 
 
 @pytest.mark.slow
