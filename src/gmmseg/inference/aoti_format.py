@@ -13,10 +13,16 @@ from gmmseg.inference.export_metadata import ExportedFileError, ExportMetadata, 
 from gmmseg.inference.torch_format import exported_program, named, quiet, threshold_tensor
 from gmmseg.models import Segmenter
 
-SETTINGS = {"freezing": True, "layout_optimization": False, "cpp.dynamic_threads": True}
+SETTINGS = {
+    "freezing": True,
+    "layout_optimization": False,
+    "scalar_asserts": False,
+    "cpp.dynamic_threads": True,
+}
 """With the first two, torch 2.13 compiles convolutions over free sizes right. It takes their outputs for
 contiguous: with constants frozen, most are oneDNN's, whose layout it knows; without a layout of its choice
-the others are contiguous. The third leaves the number of threads to whoever runs the file."""
+the others are contiguous. The third leaves out claims about sizes, as `exported_program` does. The last leaves
+the number of threads to whoever runs the file."""
 
 
 def write_aoti(segmenter: Segmenter, example: Tensor, metadata: ExportMetadata, path: Path) -> None:
