@@ -405,6 +405,19 @@ def test_files_of_torch_say_what_the_predictor_says(with_density, tmp_path, form
     assert exported.metadata.calibration["score"] == FUSED
     for size in SIZES:
         agrees(with_density, exported, size)
+    images = torch.rand(2, 3, 48, 64)
+    expected = exported(images, 3.0)
+    for way in (images.contiguous(memory_format=torch.channels_last), images.mT.contiguous().mT):
+        torch.testing.assert_close(exported(way, 3), expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.slow
+def test_a_compiled_file_refuses_what_it_would_misread(tmp_path):
+    export(tiny(), tmp_path / "model.pt2", format="aoti")
+    exported = open_exported(tmp_path / "model.pt2")
+    for images in (torch.rand(1, 3, 48, 64).double(), torch.rand(1, 1, 48, 64), torch.rand(3, 48, 64)):
+        with pytest.raises(ValueError, match=r"images \(b 3 h w\) of float32"):
+            exported(images)
 
 
 @pytest.mark.slow

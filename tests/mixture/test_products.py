@@ -1,9 +1,12 @@
 import pytest
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
+from torch.utils.flop_counter import FlopCounterMode
 
 from gmmseg.mixture import products
+from gmmseg.mixture.blocks import mixture_evidence
 from gmmseg.mixture.products import Factor, RowProduct, product
 
 
@@ -105,3 +108,16 @@ def operators(action):
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
         action()
     return {event.key for event in profile.key_averages()}
+
+
+@pytest.mark.parametrize("winner", [True, False])
+def test_who_counts_operations_or_tries_shapes_meets_products_that_torch_knows(winner):
+    n, c, k, d = 50, 4, 3, 8
+    points, means, variances = torch.randn(n, d), torch.randn(c, k, d), torch.ones(c, k, d)
+    weights = torch.zeros(c, k)
+    with FlopCounterMode(display=False) as counter:
+        mixture_evidence(points, means, variances, weights, winner=winner)
+    assert counter.get_total_flops() == 2 * n * c * k * (2 * d + 1)
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        fake = [mode.from_tensor(each) for each in (points, means, variances, weights)]
+        assert mixture_evidence(*fake, winner=winner).shape == (n, c)

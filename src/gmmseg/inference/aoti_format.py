@@ -21,8 +21,8 @@ SETTINGS = {
 }
 """With the first two, torch 2.13 compiles convolutions over free sizes right. It takes their outputs for
 contiguous: with constants frozen, most are oneDNN's, whose layout it knows; without a layout of its choice
-the others are contiguous. The third leaves out claims about sizes, as `exported_program` does. The last leaves
-the number of threads to whoever runs the file."""
+the others are contiguous. The third leaves out claims about sizes, as `exported_program` does. The last
+leaves the number of threads to whoever runs the file."""
 
 
 def write_aoti(segmenter: Segmenter, example: Tensor, metadata: ExportMetadata, path: Path) -> None:
@@ -90,4 +90,9 @@ class AotiModel:
     @torch.inference_mode()
     def __call__(self, images: Tensor, threshold: float | None = None) -> dict[str, Tensor]:
         """The outputs by name for images (b 3 h w); without a ``threshold`` with the calibrated one."""
-        return named(self.runner(images, threshold_tensor(threshold, self.metadata)))
+        if images.dtype != torch.float32 or images.ndim != 4 or images.shape[1] != 3:
+            raise ValueError(
+                f"a compiled file takes images (b 3 h w) of float32, got {tuple(images.shape)} {images.dtype}"
+            )
+        # Compiled code reads memory as it lies.
+        return named(self.runner(images.contiguous(), threshold_tensor(threshold, self.metadata)))

@@ -194,17 +194,25 @@ def example_images(segmenter: Segmenter, smallest: int) -> Tensor:
     return torch.rand(2, 3, least + multiple - 3, least + 2 * multiple - 5)
 
 
+_SMALL_SIDES = (
+    (SMALLEST_SIDE, SMALLEST_SIDE),
+    (SMALLEST_SIDE // 2, 3 * SMALLEST_SIDE + 1),
+    (3 * SMALLEST_SIDE, SMALLEST_SIDE // 2),
+)
+
+
 @torch.no_grad()
 def compare(segmenter: Segmenter, exported: ExportedModel, smallest: int) -> tuple[float, float]:
     """Share of labels that are the segmenter's own, and the largest difference of an anomaly score.
 
-    On images that the stride divides, that it does not, a batch of two, and (where allowed) a small one.
+    On images that the stride divides, that it does not, a batch of two, and (where allowed) the smallest, a
+    low and a narrow one.
     """
     stride, least = segmenter.stride, max(smallest, 2 * REPEATED)
     sizes = [
         (1, next_multiple(least, stride), next_multiple(least + 3 * stride, stride)),
         (2, least + 2 * stride + 1, least + 5),
-        *([] if smallest else [(1, SMALLEST_SIDE // 2, 3 * SMALLEST_SIDE + 1)]),
+        *([] if smallest else [(1, *sides) for sides in _SMALL_SIDES]),
     ]
     generator = torch.Generator().manual_seed(0)
     shares, differences = [], []

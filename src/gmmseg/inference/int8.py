@@ -15,8 +15,9 @@ from gmmseg.inference.export_graph import INPUTS
 from gmmseg.inference.onnx_format import SILENT, OnnxModel, needed
 from gmmseg.inference.predictor import at_short_side
 
-KEPT = re.compile(r"/network/(head|companions\.\d+/head|density)/")
-"""Parts of the graph that stay in single precision: squares of points are not for eight bits."""
+KEPT = re.compile(r"/network/(head|companions\.\d+/head|density)/|/[^/]*$")
+"""Parts of the graph that stay in single precision: squares of points are not for eight bits, nor are the
+sums of posteriors that follow the network."""
 QUANTISED = ["Conv", "MatMul", "Gemm"]
 MOST_IMAGES = 64
 """Ranges hardly change after this many images."""

@@ -87,7 +87,7 @@ class TorchModel:
 
 def threshold_tensor(threshold: float | None, metadata: ExportMetadata) -> Tensor:
     """The threshold as a graph takes it; None: the calibrated one."""
-    return torch.tensor(metadata.default_threshold if threshold is None else threshold)
+    return torch.tensor(metadata.default_threshold if threshold is None else threshold, dtype=torch.float32)
 
 
 def named(outputs: tuple[Tensor, ...] | list[Tensor]) -> dict[str, Tensor]:

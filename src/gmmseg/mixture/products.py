@@ -11,6 +11,7 @@ from functools import cache
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
 
 def product(rows: Tensor, matrix: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -45,8 +46,11 @@ class Factor:
 
 
 def stays_in_columns(points: Tensor) -> bool:
-    """Whether the product of a `Factor` with such points is in columns in memory, too."""
-    return _made_by_intel() or not _quicker_as_convolution(points)
+    """Whether the product of a `Factor` with such points is in columns in memory, too.
+
+    So it is for those who count operations or try shapes, too: they do not know oneDNN's own product.
+    """
+    return _made_by_intel() or is_in_torch_dispatch_mode() or not _quicker_as_convolution(points)
 
 
 class RowProduct(nn.Linear):
