@@ -49,6 +49,7 @@ from gmmseg.cli_options import (
 from gmmseg.cli_predict import predict
 from gmmseg.cli_shared import judged_sets as _judged_sets
 from gmmseg.cli_shared import leave_process_group as _leave_process_group
+from gmmseg.cli_shared import next_prediction as _next_prediction
 from gmmseg.cli_shared import open_set as _open
 from gmmseg.cli_shared import stoppable as _stoppable
 from gmmseg.cli_shared import validation_of as _validation_of
@@ -244,9 +245,7 @@ def _calibrate_fitted(folder: Path, dataset: "FingerprintedDataset | None") -> N
         return
     with Bar("calibrating") as bar:
         run.calibrate_folders([folder], dataset, device=run.join_processes().device, progress=bar)
-    main_says(
-        f"calibrated on {dataset.name}/{dataset.split}; next: gmmseg predict IMAGE --model {folder} --out DIR"
-    )
+    main_says(f"calibrated on {dataset.name}/{dataset.split}; {_next_prediction(folder)}")
 
 
 @app.command()

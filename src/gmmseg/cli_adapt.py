@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gmmseg.cli_options import CalibrateOption
-from gmmseg.cli_shared import judged_sets, stoppable, validation_of
+from gmmseg.cli_shared import judged_sets, next_prediction, stoppable, validation_of
 from gmmseg.terminal import Bar, note, say
 
 if TYPE_CHECKING:
@@ -81,4 +81,4 @@ def _tell(found: "Adaptation", model: str, out: Path, seconds: float) -> None:
             f"labels are {before - after:.1f} points worse than those of {model}: give more --minutes, or "
             "gmmseg fit, which keeps them as they are"
         )
-    say(f"next: gmmseg predict IMAGE --model {out} --out DIR")
+    say(next_prediction(out))

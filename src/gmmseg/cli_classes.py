@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gmmseg.cli_options import Model
+from gmmseg.cli_shared import next_prediction
 from gmmseg.terminal import Bar, note, say
 
 if TYPE_CHECKING:
@@ -238,4 +239,4 @@ def _save(
     with Bar("calibrating") as bar:
         run.calibrate_folders([out], known, device=run.join_processes().device, progress=bar)
     if distributed.rank() == 0:
-        say(f"calibrated on {known.name}/{known.split}; next: gmmseg predict IMAGE --model {out} --out DIR")
+        say(f"calibrated on {known.name}/{known.split}; {next_prediction(out)}")

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from gmmseg.cli_options import Model
-from gmmseg.cli_shared import open_set
+from gmmseg.cli_shared import next_prediction, open_set
 from gmmseg.json_tree import JSON
 from gmmseg.terminal import note, say
 
@@ -49,7 +49,12 @@ def export(
         f"{report.labels_identical:.3%} of the labels are the model's, "
         f"scores differ by at most {report.largest_difference:.2g}"
     )
-    note(f"next: gmmseg predict IMAGE --model {out} --out DIR")
+    if int8:
+        note(
+            "threshold and promise are those of the model, whose scores eight bits only approximate: "
+            "look at the unknown masks before you trust them"
+        )
+    note(next_prediction(out))
 
 
 def bench(

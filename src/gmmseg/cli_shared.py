@@ -1,5 +1,6 @@
 """What commands in several modules share: data sets by their names, trainings that may be stopped."""
 
+import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -12,6 +13,11 @@ from gmmseg.terminal import note
 
 if TYPE_CHECKING:
     from gmmseg.samples import FingerprintedDataset
+
+
+def next_prediction(model: str | Path) -> str:
+    """What to type next with a model that is ready."""
+    return f"next: gmmseg predict IMAGE --model {shlex.quote(str(model))} --out DIR"
 
 
 def open_set(spec: str, default_split: str | None = None) -> "FingerprintedDataset":

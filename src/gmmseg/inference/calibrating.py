@@ -198,10 +198,15 @@ class FalseAlarmCounts:
 
     def _too_few(self, asked: FalseAlarms, images: int) -> TooFewImages:
         """The error for a promise that so many images cannot give, beside those left out."""
-        beside = f" beside {self.left_out} that weigh the parts of the {FUSED} score" if self.left_out else ""
+        give = "give more images"
+        beside = ""
+        if self.left_out:
+            beside = f" beside {self.left_out} that weigh the parts of the {FUSED} score"
+            in_all = math.ceil(asked.images_needed * WEIGHED_EVERY / (WEIGHED_EVERY - 1))
+            give = f"give {in_all} images in all, of which one in {WEIGHED_EVERY} weighs"
         return TooFewImages(
             f"{asked.alpha:g} false alarms per {asked.per} need at least {asked.images_needed} images with "
-            f"known pixels, there are {images}{beside}; give more images, or allow more false alarms"
+            f"known pixels, there are {images}{beside}; {give}, or allow more false alarms"
         )
 
     def merge_processes(self) -> None:

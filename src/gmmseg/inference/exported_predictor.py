@@ -47,6 +47,12 @@ class ExportedPredictor:
                 "sees each image as a whole, so predictions may differ",
                 stacklevel=2,
             )
+        if self.metadata.precision == "int8" and self.calibration is not None:
+            warnings.warn(
+                "what the threshold promises holds for the model it was found for, whose scores an eight-bit "
+                "file only approximates",
+                stacklevel=2,
+            )
 
     @property
     def calibration(self) -> Calibration | None:

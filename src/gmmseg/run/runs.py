@@ -10,6 +10,7 @@ from gmmseg.data import open_dataset
 from gmmseg.data.catalog import is_anomaly_set
 from gmmseg.data.held_out import HiddenClasses, WithoutClasses
 from gmmseg.data.matched import MatchedClasses
+from gmmseg.inference.exporting import is_exported
 from gmmseg.inference.predictor import UNFITTED
 from gmmseg.json_tree import JSON
 from gmmseg.labels import LabelSpace
@@ -27,10 +28,14 @@ def open_model(source: str | Path, *, calibrated: bool = True) -> Segmenter:
     `from_pretrained`.
     """
     if Path(source).is_file():
-        raise ValueError(
-            f"{source} is a file, and this command needs a folder of weights: exported files are for gmmseg "
+        cure = (
+            "is an exported file, and this command needs a folder of weights: exported files are for gmmseg "
             "predict; give the weights it was made from"
+            if is_exported(Path(source))
+            else "is a file and no model: give a folder of weights, a run folder or, to gmmseg predict, an "
+            "exported file (.onnx, .xml or .pt2)"
         )
+        raise ValueError(f"{source} {cure}")
     model = from_pretrained(next(iter(weights_of(Path(source))), source), calibrated=calibrated)
     if not model.is_fitted:
         raise ValueError(f"{source}: {UNFITTED}")
