@@ -11,6 +11,12 @@ from gmmseg.cli_shared import next_prediction, open_set
 from gmmseg.json_tree import JSON
 from gmmseg.terminal import note, say
 
+COMPILING = "compiling for this machine, which takes a minute or two"
+EIGHT_BITS = (
+    "threshold and promise are those of the model, whose scores eight bits only approximate: look at the "
+    "unknown masks before you trust them"
+)
+
 
 def export(
     model: Model,
@@ -38,7 +44,7 @@ def export(
     if int8 and format != "onnx":
         raise ValueError(f"--int8 writes ONNX files, not {format}")
     if format == "aoti":
-        note("compiling for this machine, which takes a minute or two")
+        note(COMPILING)
     if data is not None:
         exact = "before rounding to eight bits, "
         report = run.export_int8(model, open_set(data), out, posterior=posterior)
@@ -50,10 +56,7 @@ def export(
         f"scores differ by at most {report.largest_difference:.2g}"
     )
     if int8:
-        note(
-            "threshold and promise are those of the model, whose scores eight bits only approximate: "
-            "look at the unknown masks before you trust them"
-        )
+        note(EIGHT_BITS)
     note(next_prediction(out))
 
 
