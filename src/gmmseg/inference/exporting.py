@@ -205,14 +205,15 @@ _SMALL_SIDES = (
 def compare(segmenter: Segmenter, exported: ExportedModel, smallest: int) -> tuple[float, float]:
     """Share of labels that are the segmenter's own, and the largest difference of an anomaly score.
 
-    On images that the stride divides, that it does not, a batch of two, and (where allowed) the smallest, a
-    low and a narrow one.
+    On images that the stride divides, that it does not, a batch of two, and (where allowed) a few of the
+    smallest, low and narrow.
     """
     stride, least = segmenter.stride, max(smallest, 2 * REPEATED)
     sizes = [
         (1, next_multiple(least, stride), next_multiple(least + 3 * stride, stride)),
         (2, least + 2 * stride + 1, least + 5),
-        *([] if smallest else [(1, *sides) for sides in _SMALL_SIDES]),
+        # Several of each, so that a pixel in which rounding decides is less than the labels that may differ.
+        *([] if smallest else [(4, *sides) for sides in _SMALL_SIDES]),
     ]
     generator = torch.Generator().manual_seed(0)
     shares, differences = [], []
