@@ -21,6 +21,7 @@ from gmmseg.inference.exporting import (
     refuse_unsupported,
     smallest_side,
 )
+from gmmseg.inference.file_prediction import ImageNotPredicted
 from gmmseg.inference.windows import fitting
 from gmmseg.models import Calibration, InferenceSettings
 from gmmseg.models.calibration_file import FUSED, PIXELS, ScoreMoments, Threshold
@@ -228,6 +229,29 @@ def test_a_graph_with_more_classes_than_its_metadata_name_is_refused(file, tmp_p
     predictor = ExportedPredictor(open_exported(tmp_path / "few.onnx"))
     with pytest.raises(ExportedFileError, match=r"gives class [123], its metadata name 1"):
         predictor.predict(torch.rand(3, 64, 64, generator=torch.Generator().manual_seed(0)))
+
+
+def test_an_image_at_which_the_runtime_fails_is_told_apart_from_a_file_that_is_no_good(file, monkeypatch):
+    predictor = ExportedPredictor(open_exported(file))
+    image = torch.rand(3, 40, 64, generator=torch.Generator().manual_seed(0))
+    alone = predictor.predict(image)
+
+    class Fails:
+        def run(self, names, given):
+            if given["images"].shape[2] > 64:
+                raise RuntimeError("Non-zero status code: no memory\nand where")
+            return session.run(names, given)
+
+    session = predictor.model.session
+    monkeypatch.setattr(predictor.model, "session", Fails())
+    with pytest.raises(
+        ImageNotPredicted, match=r"failed at 64 x 80 pixels \(Non-zero status code: no memory\); "
+    ):
+        predictor.predict(torch.rand(3, 80, 64))
+    assert torch.equal(predictor.predict(image).anomaly, alone.anomaly)
+    object.__setattr__(predictor.metadata, "smallest_side", 50)
+    with pytest.raises(ImageNotPredicted, match="sides of at least 50, got 64 x 40"):
+        predictor.predict(image)
 
 
 def test_a_foreign_graph_under_our_metadata_is_refused(file, tmp_path):

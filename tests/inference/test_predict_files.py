@@ -11,6 +11,7 @@ from PIL import Image
 
 from gmmseg.evaluation.score_files import pair_files, read_scores
 from gmmseg.inference import Predictor, Work, predict_files
+from gmmseg.inference.file_prediction import ImageNotPredicted
 from gmmseg.inference.strangest import Strangest
 from gmmseg.inference.summary_files import ImageRow
 from gmmseg.inference.video import VideoFile, frames
@@ -49,6 +50,31 @@ def test_a_folder_becomes_pictures_and_the_broken_file_is_reported(segmenter, ca
     assert "not a readable image" in summary.failed[0][1]
     assert [(count, total) for count, total, _ in calls] == [(1, 4), (2, 4), (3, 4), (4, 4)]
     assert [name for _, _, name in calls] == ["a.bmp", "a.png", "broken.jpg", "sub/grey.png"]
+
+
+class OnlyDark(Predictor):
+    """Cannot predict images with a white pixel, as exported files cannot predict images of some sizes."""
+
+    def batch_strips(self, images):
+        if bool((images == 1).any()):
+            raise ImageNotPredicted("too bright for this model")
+        yield from super().batch_strips(images)
+
+
+@pytest.mark.parametrize("batch_size", [1, 3])
+def test_an_image_that_the_model_cannot_predict_is_reported_and_the_others_are_done(
+    segmenter, tmp_path, batch_size
+):
+    for name, level in {"a": 10, "b": 255, "c": 30}.items():
+        Image.new("RGB", (8, 6), (level, 0, 0)).save(tmp_path / f"{name}.png")
+    work = Work(batch_size=batch_size, raw=True)
+    summary = predict_files(OnlyDark(segmenter), [tmp_path], tmp_path / "out", work)
+    assert summary.done == 2
+    assert summary.failed == (("b.png", "too bright for this model"),)
+    assert {path.name for path in (tmp_path / "out/raw").iterdir()} == {"a.npz", "c.npz"}
+    for name, level in {"a": 10, "c": 30}.items():
+        alone = Predictor(segmenter).predict(Image.new("RGB", (8, 6), (level, 0, 0)))
+        assert np.array_equal(np.load(tmp_path / f"out/raw/{name}.npz")["anomaly"], alone.anomaly.numpy())
 
 
 def test_what_is_written_is_what_was_predicted(segmenter, calibration, folder, tmp_path):

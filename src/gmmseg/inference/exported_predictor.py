@@ -12,6 +12,7 @@ from gmmseg.class_colours import Colours
 from gmmseg.images import MAX_PIXELS, ImageSource, load_image
 from gmmseg.inference.export_metadata import ExportedFileError
 from gmmseg.inference.exporting import ExportedModel
+from gmmseg.inference.file_prediction import ImageNotPredicted
 from gmmseg.inference.image_maps import Meaning
 from gmmseg.inference.prediction import in_regions
 from gmmseg.inference.predictor import at_short_side
@@ -69,7 +70,10 @@ class ExportedPredictor:
         return self.metadata.colours
 
     def predict(self, image: ImageSource, threshold: float | None = None) -> ExportedPrediction:
-        """What the model says of a path, PIL image, array (h w 3) or tensor (3 h w), at its own size."""
+        """What the model says of a path, PIL image, array (h w 3) or tensor (3 h w), at its own size.
+
+        ImageNotPredicted where the runtime fails at this image.
+        """
         return self._of_pixels(load_image(image, max_pixels=self.max_pixels), threshold)
 
     def strips(self, pixels: Tensor) -> Iterator[ExportedPrediction]:
@@ -89,11 +93,11 @@ class ExportedPredictor:
     def _of_pixels(self, pixels: Tensor, threshold: float | None) -> ExportedPrediction:
         images = at_short_side(pixels[None], self.metadata.short_side)
         if min(images.shape[-2:]) < self.metadata.smallest_side:
-            raise ValueError(
+            raise ImageNotPredicted(
                 f"this exported network needs images with sides of at least {self.metadata.smallest_side}, "
                 f"got {images.shape[-1]} x {images.shape[-2]}: enlarge them, or use the weights it came from"
             )
-        found = self.model(images, threshold)
+        found = self._run(images, threshold)
         largest, known = int(found["labels"].max()), len(self.class_names)
         if largest >= known:
             raise ExportedFileError(
@@ -108,6 +112,17 @@ class ExportedPredictor:
         least = 1 if self.calibration is None else self.calibration.min_area
         unknown = in_regions(anomaly > limit, least)
         return ExportedPrediction(labels, confidence, anomaly, unknown, posterior)
+
+    def _run(self, images: Tensor, threshold: float | None) -> dict[str, Tensor]:
+        try:
+            return self.model(images, threshold)
+        except Exception as error:  # each runtime has exception classes of its own
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
+            height, width = images.shape[-2:]
+            raise ImageNotPredicted(
+                f"the exported network failed at {width} x {height} pixels ({reason}); choose another size, "
+                "or use the weights it came from"
+            ) from error
 
 
 def _resized(outputs: dict[str, Tensor], size: torch.Size) -> dict[str, Tensor]:

@@ -16,6 +16,10 @@ from gmmseg.inference.pictures import photograph_of
 from gmmseg.inference.prediction import Prediction
 
 
+class ImageNotPredicted(ValueError):
+    """An image that a model cannot predict, for a reason that others need not have."""
+
+
 class PredictedRows(Protocol):
     """Some rows of an image: labels and anomaly (h w), posterior (c h w) or None where there is none."""
 
@@ -28,7 +32,10 @@ class PredictedRows(Protocol):
 
 
 class FilePredictor(Protocol):
-    """What predicts files: a `Predictor`, or an `ExportedPredictor`."""
+    """What predicts files: a `Predictor`, or an `ExportedPredictor`.
+
+    ImageNotPredicted says that it was the image, and that it is worth going on with others.
+    """
 
     max_pixels: int
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from gmmseg import distributed
 from gmmseg.atomic import write_bytes
 from gmmseg.images import ImageError
-from gmmseg.inference.file_prediction import FilePredictor, RawMaps, predicted
+from gmmseg.inference.file_prediction import FilePredictor, ImageNotPredicted, RawMaps, predicted
 from gmmseg.inference.image_maps import explaining_pictures
 from gmmseg.inference.inputs import Input, find_inputs, images_of
 from gmmseg.inference.object_files import ObjectFiles
@@ -114,11 +114,12 @@ def _made(predictor: FilePredictor, items: Sequence[Input], work: Work, outputs:
     with ThreadPoolExecutor(WRITERS) as pool:
         try:
             for batch in _batches(images, work.batch_size):
-                maps = _maps(predictor, batch, work, outputs)
-                for image, raw in zip(batch, maps):
-                    job = (outputs.out, image.item, image.name, raw, image.reason)
+                outcomes = _outcomes(predictor, batch, work, outputs)
+                for image, (raw, reason) in zip(batch, outcomes):
+                    job = (outputs.out, image.item, image.name, raw, reason)
                     pending.append(pool.submit(make_files, *job, write_raw=work.raw))
-                while len(pending) > (0 if batch[0].is_large or _is_heavy(maps[0]) else 2 * WRITERS):
+                alone = batch[0].is_large or any(_is_heavy(raw) for raw, _ in outcomes)
+                while len(pending) > (0 if alone else 2 * WRITERS):
                     yield pending.popleft().result()
             while pending:
                 yield pending.popleft().result()
@@ -126,15 +127,24 @@ def _made(predictor: FilePredictor, items: Sequence[Input], work: Work, outputs:
             pool.shutdown(cancel_futures=True)
 
 
-def _maps(
+def _outcomes(
     predictor: FilePredictor, batch: Sequence[_Image], work: Work, outputs: Outputs
-) -> Sequence[RawMaps | None]:
-    """The maps of images of one size; None for one that could not be read, which is a batch of its own."""
+) -> list[tuple[RawMaps | None, str]]:
+    """The maps of each image of one size, or None and why there are none.
+
+    An image that could not be read is a batch of its own.
+    """
     pixels = [image.pixels for image in batch if image.pixels is not None]
     if not pixels:
-        return [None]
+        return [(None, batch[0].reason)]
     posterior = work.raw or outputs.objects is not None
-    return predicted(predictor, pixels, outputs.meaning, posterior=posterior)
+    try:
+        maps = predicted(predictor, pixels, outputs.meaning, posterior=posterior)
+    except ImageNotPredicted as error:
+        if len(batch) == 1:
+            return [(None, str(error))]
+        return [outcome for image in batch for outcome in _outcomes(predictor, [image], work, outputs)]
+    return [(raw, "") for raw in maps]
 
 
 def _is_heavy(raw: RawMaps | None) -> bool:
