@@ -96,6 +96,38 @@ def test_of_an_animation_the_first_frame_is_taken(live, files):
     assert (session.any_view.photograph == (255, 0, 0)).all()
 
 
+def test_models_their_promises_and_classes_are_named_before_there_is_an_image(live, files):
+    slider = live.slider_before_image()
+    assert (slider.minimum, slider.maximum, slider.value) == (5.0, 25.0, 10.0)
+    assert slider.label == "False alarms promised, % of known pixels"
+    for name, predictor in live.predictors.items():
+        line = live.line_before_image(name)
+        assert f"<strong>{name}</strong> · threshold {predictor.calibration.threshold:.4g}<br>" in line
+        assert "at most 10 % of the known pixels" in line
+        assert "road" in live.legend(name)
+    _, _, line, *_ = live.slide(20.0, None, None)
+    assert "at most 20 % of the known pixels" in line
+    curve = live.predictors["first"].calibration.false_alarms["pixel"]
+    assert f"threshold {curve.threshold(0.2):.4g}" in line
+    session, _ = shown(live.upload(str(files / "good.png")))
+    assert session.scale == live.scale_before_image
+    cleared = live.upload(None)
+    assert cleared[3].value == 10.0
+    assert cleared[7] == live.line_before_image("first")
+
+
+def test_without_calibration_the_slider_waits_for_an_image_which_the_line_says_nothing_of():
+    alone = LivePage({"plain": made(0, calibrated=False)})
+    assert not alone.slider_before_image().interactive
+    words = "plain</strong> · no threshold<br>The threshold promises nothing"
+    assert words in alone.line_before_image("plain")
+    beside = LivePage({"plain": made(0, calibrated=False), "good": made(1)})
+    assert beside.slider_before_image().value == 10.0
+    assert words in beside.line_before_image("plain")
+    several = LivePage({"plain": made(0, calibrated=False), "other": made(1, calibrated=False)})
+    assert several.slider_before_image().label == "Strangest pixels of this picture, %"
+
+
 def test_a_model_that_is_not_calibrated_says_so_and_has_a_raw_slider(files):
     page = LivePage({"plain": made(0, calibrated=False)})
     update = page.upload(str(files / "good.png"))
@@ -210,6 +242,10 @@ def test_upload_slide_click_and_download(browser, served, files, tmp_path):
     address, place = served
     browser.open(address)
     browser.until("document.querySelectorAll('#upload input[type=file]').length")
+    assert "at most 10 % of the known pixels" in text(browser, "line-1")
+    assert text(browser, "legend-1").startswith("road\n")
+    browser.value(SLIDE)
+    browser.until("document.querySelector('#line-1').innerText.includes('at most 25 %')")
     put(browser, files / "<b>words.txt")
     browser.until("document.querySelector('#status .alert')")
     assert "words.txt: not a readable image" in text(browser, "status")  # the server simplifies names

@@ -61,17 +61,19 @@ class ThresholdScale:
         """A value of the scale as people read it."""
         return f"{value:.4g}" if self.unit == RAW else f"{value:.4g} %"
 
-    def threshold(self, value: float, calibration: Calibration | None, anomaly: Scores) -> float | None:
+    def threshold(
+        self, value: float, calibration: Calibration | None, anomaly: Scores | None
+    ) -> float | None:
         """The threshold of one model with the slider at ``value``; None where none promises so little.
 
         A model without the curve beside others that have one gets the score that this share of the picture's
-        own pixels ``anomaly`` (h w) exceeds.
+        own pixels ``anomaly`` (h w) exceeds, and none while there is no picture.
         """
         if self.unit == RAW:
             return value
         curve = _curve(calibration, self.unit)
         if curve is None or calibration is None:
-            return float(np.quantile(anomaly, 1 - value / 100))
+            return None if anomaly is None else float(np.quantile(anomaly, 1 - value / 100))
         own = _own_position(calibration, self.unit)
         if own is not None and math.isclose(own, value, rel_tol=1e-6):
             return calibration.threshold
@@ -80,10 +82,8 @@ class ThresholdScale:
     def words(self, value: float, threshold: float | None, calibration: Calibration | None) -> str:
         """What a model's threshold at ``value`` promises, a phrase that completes "The threshold ..."."""
         curve = _curve(calibration, self.unit)
-        if calibration is None:
-            return f"promises nothing, since the model is not calibrated: {AGAIN}"
-        if curve is None or self.unit == "raw" or self.unit == "share":
-            return f"promises nothing, since the calibration knows no false-alarm rates: {AGAIN}"
+        if calibration is None or curve is None or self.unit == "raw" or self.unit == "share":
+            return no_promise(calibration)
         if threshold is None:
             least = 100 * curve.rates[-1]
             seen = f"{curve.images} calibration images"
@@ -91,14 +91,29 @@ class ThresholdScale:
         return calibration.promise_text_of(value / 100, self.unit)
 
 
+def no_promise(calibration: Calibration | None) -> str:
+    """Why the threshold of a model promises nothing, a phrase that completes "The threshold ..."."""
+    if calibration is None:
+        return f"promises nothing, since the model is not calibrated: {AGAIN}"
+    return f"promises nothing, since the calibration knows no false-alarm rates: {AGAIN}"
+
+
 def threshold_scale(calibrations: Sequence[Calibration | None], scores: Sequence[Scores]) -> ThresholdScale:
     """The scale of a slider for models with these calibrations; ``scores``: their maps of the picture."""
+    known = scale_of_any_picture(calibrations)
+    return _raw_scale(calibrations[0], scores[0]) if known is None else known
+
+
+def scale_of_any_picture(calibrations: Sequence[Calibration | None]) -> ThresholdScale | None:
+    """The scale for models with these calibrations where no picture is needed for it, else None.
+
+    One model without false-alarm rates counts in scores, whose range only a picture tells.
+    """
     promises = [each.promise for each in calibrations if each is not None and each.promise is not None]
     per: Per = promises[0].per if promises else "pixel"
     curves = [curve for each in calibrations if (curve := _curve(each, per)) is not None]
     if not curves:
-        one = len(scores) == 1
-        return _raw_scale(calibrations[0], scores[0]) if one else _share_scale()
+        return None if len(calibrations) == 1 else _share_scale()
     least = min(100 * curve.rates[-1] for curve in curves)
     low = min(100.0, max(_STEP, _stepped_up(least)))
     own = [place for each in calibrations if (place := _own_position(each, per)) is not None]

@@ -69,12 +69,16 @@ def remark(text: str) -> str:
     return f'<p class="remark">{escape(text)}</p>'
 
 
-def promise_line(name: str, threshold: float | None, words: str, share: float) -> str:
-    """A model's name, its threshold, what it promises, and how much of the picture is unknown."""
+def promise_line(name: str, threshold: float | None, words: str, share: float | None) -> str:
+    """A model's name, its threshold, what it promises, and how much of the picture is unknown.
+
+    ``share``: None while there is no picture.
+    """
     value = "no threshold" if threshold is None else f"threshold {threshold:.4g}"
+    found = "" if share is None else f" · {100 * share:.2f} % of this picture is unknown"
     return (
-        f'<p class="remark"><strong>{escape(name)}</strong> · {value} · {100 * share:.2f} % of this picture '
-        f"is unknown<br>The threshold {escape(words)}.</p>"
+        f'<p class="remark"><strong>{escape(name)}</strong> · {value}{found}<br>'
+        f"The threshold {escape(words)}.</p>"
     )
 
 

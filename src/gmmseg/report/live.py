@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Literal, TypedDict
 
@@ -24,7 +25,12 @@ from torch import Tensor
 
 from gmmseg.images import ImageError, load_image
 from gmmseg.inference import Exemplar, Explanation, Predictor, explain
-from gmmseg.inference.threshold_scale import ThresholdScale, threshold_scale
+from gmmseg.inference.threshold_scale import (
+    ThresholdScale,
+    no_promise,
+    scale_of_any_picture,
+    threshold_scale,
+)
 from gmmseg.inference.viewing import (
     ImageView,
     archive,
@@ -130,7 +136,9 @@ class LivePage:
         """The slider was moved: saved results no longer hold; what is said of the pixel that was clicked;
         each model's line and unknown pixels."""
         if session is None:
-            return [gr.skip() for _ in range(2 + 2 * len(self.predictors))]
+            return [gr.skip(), gr.skip()] + [
+                part for name in self.predictors for part in (self.line_before_image(name, value), gr.skip())
+            ]
         thresholds = session.thresholds(value)
         return [gr.File(visible=False), "" if clicked is None else _bars(session, clicked, value)] + [
             part
@@ -162,23 +170,41 @@ class LivePage:
         path.write_bytes(archive(session.views, session.thresholds(value)))
         return gr.File(str(path), visible=True)
 
+    @cached_property
+    def scale_before_image(self) -> ThresholdScale | None:
+        """What the slider counts in while there is no image; None where an image decides."""
+        return scale_of_any_picture([each.meaning.calibration for each in self.predictors.values()])
+
+    def slider_before_image(self) -> gr.Slider:
+        """The slider while there is no image: it already tells and sets what is promised, where it can."""
+        scale = self.scale_before_image
+        if scale is None:
+            return gr.Slider(label="Threshold", interactive=False, elem_id="threshold", buttons=[])
+        return _slider(scale)
+
+    def line_before_image(self, name: str, value: float | None = None) -> str:
+        """A model's threshold and promise while there is no image, by default at the slider's start."""
+        calibration, scale = self.predictors[name].meaning.calibration, self.scale_before_image
+        if scale is None:
+            own = None if calibration is None else calibration.threshold
+            return fragments.promise_line(name, own, no_promise(calibration), None)
+        value = scale.start if value is None else value
+        threshold = scale.threshold(value, calibration, None)
+        return fragments.promise_line(name, threshold, scale.words(value, threshold, calibration), None)
+
+    def legend(self, name: str) -> str:
+        """The classes of a model in their colours."""
+        meaning = self.predictors[name].meaning
+        return fragments.legend(meaning.names, meaning.colours)
+
     def _show(self, pixels: Tensor) -> list[Update]:
         views = {name: view(predictor, pixels) for name, predictor in self.predictors.items()}
         scale = threshold_scale(
             [seen.meaning.calibration for seen in views.values()], [seen.anomaly for seen in views.values()]
         )
         session = Session(pixels, views, scale)
-        slider = gr.Slider(
-            scale.low,
-            scale.high,
-            scale.start,
-            step=scale.step,
-            label=scale.label,
-            interactive=True,
-            buttons=[],
-        )
         photograph = for_screen(Image.fromarray(session.any_view.photograph))
-        start: list[Update] = [session, None, "", slider, photograph, "", gr.File(visible=False)]
+        start: list[Update] = [session, None, "", _slider(scale), photograph, "", gr.File(visible=False)]
         return start + [part for name in views for part in _model_parts(session, name)]
 
     def _refused(self, file: Path, reason: str) -> list[Update]:
@@ -186,10 +212,32 @@ class LivePage:
         return self._nothing(f"{file.name}: {reason}".replace(f"{file.parent}{os.sep}", ""))
 
     def _nothing(self, message: str) -> list[Update]:
-        """An empty page, with a message if there is one."""
+        """The page as it was before there was an image, with a message if there is one."""
         said = fragments.alert(message) if message else ""
-        empty: list[Update] = [None, None, said, gr.skip(), None, "", gr.File(visible=False)]
-        return empty + [part for _ in self.predictors for part in ("", *(None for _ in PARTS), "")]
+        slider = self.slider_before_image()
+        empty: list[Update] = [None, None, said, slider, None, "", gr.File(visible=False)]
+        return empty + [
+            part
+            for name in self.predictors
+            for part in (self.line_before_image(name), *(None for _ in PARTS), self.legend(name))
+        ]
+
+
+def _slider(scale: ThresholdScale) -> gr.Slider:
+    """The slider of thresholds, at its start.
+
+    Without a button that resets it: it would go to the value that it had first.
+    """
+    return gr.Slider(
+        scale.low,
+        scale.high,
+        scale.start,
+        step=scale.step,
+        label=scale.label,
+        interactive=True,
+        elem_id="threshold",
+        buttons=[],
+    )
 
 
 def _bars(session: Session, clicked: Clicked, value: float) -> str:
@@ -237,8 +285,7 @@ def build(page: LivePage) -> gr.Blocks:
             with gr.Column(min_width=280):
                 upload = gr.File(label="Drop an image", height=140, elem_id="upload")
                 status = gr.HTML(elem_id="status")
-                # Without a button that resets it: it would go to the value from before there was an image.
-                slider = gr.Slider(label="Threshold", interactive=True, elem_id="threshold", buttons=[])
+                slider = page.slider_before_image()
                 save = gr.Button("Save results", elem_id="save")
                 saved = gr.File(label="Results", visible=False, interactive=False, elem_id="saved")
             with gr.Column(min_width=280):
@@ -246,7 +293,7 @@ def build(page: LivePage) -> gr.Blocks:
             with gr.Column(min_width=280, visible=bool(page.examples)):
                 examples = _example_gallery(page.examples)
         bars = gr.HTML(elem_id="pixel")
-        models = [_model_block(number) for number in range(len(page.predictors))]
+        models = [_model_block(page, *each) for each in enumerate(page.predictors)]
         fixed = [session, clicked, status, slider, photograph, bars, saved]
         everything = [*fixed, *(part for each in models for part in each)]
         moving = [part for each in models for part in (each[0], each[1 + PARTS.index("unknown")])]
@@ -276,12 +323,12 @@ def _picture(label: str, name: str) -> gr.Image:
     )
 
 
-def _model_block(number: int) -> list[gr.components.Component]:
+def _model_block(page: LivePage, number: int, name: str) -> list[gr.components.Component]:
     """The components of one model: its line, its pictures, its legend."""
-    line = gr.HTML(elem_id=f"line-{number}")
+    line = gr.HTML(page.line_before_image(name), elem_id=f"line-{number}")
     with gr.Row(elem_classes="panels"):
         pictures = [_picture(part, f"{part}-{number}") for part in PARTS]
-    return [line, *pictures, gr.HTML(elem_id=f"legend-{number}")]
+    return [line, *pictures, gr.HTML(page.legend(name), elem_id=f"legend-{number}")]
 
 
 def _example_gallery(examples: Sequence[Example]) -> gr.Gallery:
