@@ -4,7 +4,6 @@ import tempfile
 import warnings
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -22,13 +21,10 @@ from gmmseg.inference.export_graph import (
     traced_sides,
 )
 from gmmseg.inference.export_metadata import ExportedFileError, ExportMetadata, read_metadata
+from gmmseg.inference.onnx_resize import antialiased_resize
 from gmmseg.models import Segmenter
 
-if TYPE_CHECKING:
-    from torch.onnx._internal.torchscript_exporter.jit_utils import GraphContext
-
 OPSET = 18
-"""The first with antialiasing in Resize, which networks with position embeddings need."""
 SILENT = 3
 """Severity from which on onnxruntime speaks: it warns of every input with a default, which is on purpose."""
 
@@ -45,7 +41,7 @@ def onnx_graph(
     names = [*OUTPUTS, *([POSTERIOR] if posterior else [])]
     axes = {name: {0: "batch", 1: "height", 2: "width"} for name in OUTPUTS}
     maps = {0: "batch", 2: "height", 3: "width"}
-    torch.onnx.register_custom_op_symbolic("aten::_upsample_bicubic2d_aa", _antialiased_resize, OPSET)
+    torch.onnx.register_custom_op_symbolic("aten::_upsample_bicubic2d_aa", antialiased_resize, OPSET)
     with torch.no_grad(), warnings.catch_warnings(), tempfile.TemporaryDirectory() as scratch:
         path = Path(scratch) / "graph.onnx"
         warnings.simplefilter("ignore")  # sizes that steer Python are compared with the model afterwards
@@ -60,35 +56,6 @@ def onnx_graph(
             dynamic_axes={INPUTS[0]: maps, **axes, **({POSTERIOR: maps} if posterior else {})},
         )
         return path.read_bytes()
-
-
-def _antialiased_resize(
-    g: "GraphContext",
-    maps: torch.Value,
-    size: torch.Value,
-    align_corners: torch.Value,
-    *scales: torch.Value,
-) -> torch.Value:
-    """What torch's exporter lacks: the antialiased bicubic resize of position embeddings (DINOv2)."""
-    sides = [g.op("Reshape", side, _constant(g, [1])) for side in size.node().inputs()]
-    kept = g.op("Slice", g.op("Shape", maps), _constant(g, [0]), _constant(g, [2]))
-    missing = g.op("Constant", value_t=torch.tensor([], dtype=torch.float32))
-    return g.op(
-        "Resize",
-        maps,
-        missing,
-        missing,
-        g.op("Concat", kept, *sides, axis_i=0),
-        mode_s="cubic",
-        coordinate_transformation_mode_s="half_pixel",
-        cubic_coeff_a_f=-0.5,
-        exclude_outside_i=1,
-        antialias_i=1,
-    )
-
-
-def _constant(g: "GraphContext", values: list[int]) -> torch.Value:
-    return g.op("Constant", value_t=torch.tensor(values))
 
 
 def with_metadata(graph: bytes, metadata: ExportMetadata) -> bytes:
