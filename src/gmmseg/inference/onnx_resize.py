@@ -23,7 +23,7 @@ def antialiased_resize(
     align_corners: torch.Value,
     *scales: torch.Value,
 ) -> torch.Value:
-    """`F.interpolate(maps, size, mode="bicubic", antialias=True)` of maps (b f h w): a rule of an exporter."""
+    """`F.interpolate(maps, size, mode="bicubic", antialias=True)` of maps (b f h w): an exporter's rule."""
     wanted = [_scalar(g, side) for side in size.node().inputs()]
     shape = g.op("Shape", maps)
     present = [g.op("Gather", shape, _constant(g, torch.tensor(axis))) for axis in (2, 3)]
