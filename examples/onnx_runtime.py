@@ -1,8 +1,6 @@
 """An exported model without torch and without gmmseg: numpy, Pillow and onnxruntime alone.
-
     python examples/onnx_runtime.py model.onnx photo.jpg [--threshold 12.5]
-Writes photo_labels.png (indices of classes), photo_overlay.png (the image under the colours of its classes,
-unknown pixels in white) and photo_unknown.png (255 where the anomaly score is above the threshold)."""
+Writes photo_labels.png (indices of classes), photo_overlay.png (unknown pixels white), photo_unknown.png."""
 
 import argparse
 import json
@@ -27,12 +25,14 @@ def main() -> None:
     parser.add_argument("image", type=pathlib.Path)
     parser.add_argument("--threshold", type=float, help="in place of the calibrated one")
     given = parser.parse_args()
+    if not np.isfinite(given.threshold or 0):
+        parser.error(f"--threshold is a finite number, got {given.threshold}")
     onnxruntime.set_default_logger_severity(3)  # it would warn of the threshold's default
     session = onnxruntime.InferenceSession(given.model, providers=["CPUExecutionProvider"])
     about = {key: json.loads(text) for key, text in session.get_modelmeta().custom_metadata_map.items()}
-
     image = ImageOps.exif_transpose(Image.open(given.image))
-    image = image.point(lambda level: level / 257 + 0.5) if image.mode.startswith("I;16") else image  # 16 bit
+    if scale := {"I": 1 / 257, "F": 255}.get(image.mode[0]):  # 16 bit, and floats in [0, 1]
+        image = image.point(lambda level: level * scale + 0.5)
     pixels = np.asarray(image.convert("RGB"))
     planes, size = pixels.transpose(2, 0, 1).astype(np.float32) / 255, pixels.shape[:2]  # RGB in [0, 1]
     if (short := about["gmmseg.short_side"]) and short != min(size):  # how validation looked at images
@@ -46,13 +46,13 @@ def main() -> None:
     if "posterior" in found and planes.shape[1:] != size:
         labels = resized(np.log(found["posterior"].clip(1.2e-38)), size).argmax(0)
     unknown = anomaly > next(t for t in (given.threshold, about["gmmseg.threshold"], np.inf) if t is not None)
-    mixed = (pixels * 0.5 + np.array(about["gmmseg.colours"])[labels] * 0.5).round()
-    overlay = np.where(unknown[..., None], 255, mixed)
+    overlay = ((pixels + np.array(about["gmmseg.colours"])[labels]) / 2).round()
+    overlay[unknown] = 255
     for name, picture in {"overlay": overlay, "labels": labels, "unknown": unknown * 255}.items():
         Image.fromarray(picture.astype(np.uint8)).save(f"{given.image.with_suffix('')}_{name}.png")
     for index in np.unique(labels):
-        share, sure = (labels == index).mean(), confidence[labels == index].mean()
-        print(f"{about['gmmseg.classes'][index]:20} {share:6.1%} of pixels, confidence {sure:.2f}")
+        name, mine = about["gmmseg.classes"][index], labels == index
+        print(f"{name:20} {mine.mean():6.1%} of pixels, confidence {confidence[mine].mean():.2f}")
     print(f"{unknown.mean():.1%} of the pixels unknown; anomaly {anomaly.min():.3g} to {anomaly.max():.3g}")
 
 

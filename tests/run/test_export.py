@@ -87,6 +87,28 @@ def test_the_example_needs_neither_torch_nor_gmmseg(place):
     (place / "photo_unknown.png").unlink()
 
 
+def test_the_example_reads_floats_and_16_bits_and_refuses_no_number(place, tmp_path):
+    pixels = np.random.default_rng(1).integers(0, 256, (40, 50), dtype=np.uint8)
+    Image.fromarray(pixels).save(tmp_path / "plain.png")
+    Image.fromarray((pixels / 255).astype(np.float32)).save(tmp_path / "floats.tiff")
+    Image.fromarray(pixels.astype(np.uint16) * 257).save(tmp_path / "deep.png")
+    command = [sys.executable, str(EXAMPLE), str(place / "model.onnx")]
+    for name in ("plain.png", "floats.tiff", "deep.png"):
+        subprocess.run([*command, name], cwd=tmp_path, check=True, timeout=120)
+    plain, *others = (
+        np.asarray(Image.open(tmp_path / f"{each}_overlay.png")) for each in ("plain", "floats", "deep")
+    )
+    assert all(np.array_equal(plain, each) for each in others)
+    done = subprocess.run(
+        [*command, "plain.png", "--threshold", "nan"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert (done.returncode, "--threshold is a finite number, got nan" in done.stderr) == (2, True)
+
+
 @pytest.mark.parametrize(("short_side", "posterior"), [(40, False), (90, True)])
 def test_the_example_looks_at_images_as_predict_does(place, tmp_path, short_side, posterior):
     segmenter = gmmseg.from_pretrained(place / "model")
