@@ -1,3 +1,4 @@
+import json
 import math
 import warnings
 from dataclasses import replace
@@ -15,7 +16,14 @@ from gmmseg.inference.image_losses import alarm_level
 from gmmseg.inference.readings import Fused
 from gmmseg.labels import IGNORE, LabelSpace
 from gmmseg.models import Segmenter
-from gmmseg.models.calibration_file import FUSED, FUSED_PARTS, CalibrationData
+from gmmseg.models.calibration_file import (
+    FUSED,
+    FUSED_PARTS,
+    PIXELS,
+    CalibrationData,
+    calibration_of,
+    calibration_tree,
+)
 from gmmseg.models.density import CellDensity, DensitySettings
 from gmmseg.models.false_alarms import Promise, TooFewImages
 from gmmseg.models.saving import digest
@@ -373,6 +381,35 @@ def test_images_that_weigh_the_fused_score_have_no_part_in_what_it_promises(
     again = calibrate(predictor, four_classes(strange), false_alarms=FalseAlarms(0.2, per="image"))
     assert again.moments == found.moments
     assert again.threshold != found.threshold
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_one_image_or_two_give_a_fused_score_its_weights_and_a_threshold_without_a_promise(
+    with_density, four_classes, generator, count
+) -> None:
+    with pytest.warns(UserWarning, match=r"until then 5 % of all their pixels together"):
+        found = calibrate(with_density, four_classes(of_four_classes(generator, count)))
+    assert (found.score, found.promise) == (FUSED, None)
+    assert set(found.thresholds) == {PIXELS}
+    assert calibration_of(json.loads(json.dumps(calibration_tree(found)))) == found
+    assert bool(found.image_statistics) == (count == 2), "the first image had a say in the score"
+
+
+def test_where_no_image_that_would_weigh_is_labelled_the_next_ones_do(
+    with_density, four_classes, generator
+) -> None:
+    samples = of_four_classes(generator, 11)
+    for index in (0, 5, 10):
+        samples[index] = replace(samples[index], labels=torch.full((48, 64), IGNORE, dtype=torch.uint8))
+    found = calibrate(with_density, four_classes(samples), false_alarms=FalseAlarms(0.2))
+    fit, predictor = MomentsFit(Fused.parts), Predictor(with_density)
+    for sample in samples[1::5]:
+        for output, labels in predictor.outputs(sample):
+            fit.update(output, labels)
+    assert found.moments == fit.moments()
+    assert found.promise.images == 11 - 3 - 2
+    with pytest.raises(ValueError, match="no known cells to weigh"):
+        calibrate(with_density, four_classes([samples[0]] * 3))
 
 
 def test_with_a_fused_score_a_promise_needs_a_quarter_more_images(

@@ -43,7 +43,7 @@ def calibration(segmenter):
         thresholds={PIXELS: Threshold(-1.5, 0.05), "images": Threshold(2.25, 0.1)},
         temperature=1.25,
         typical=(0.5, -2.0, 3.0),
-        data=CalibrationData("folder", "val", ("a", "b", "c"), 7),
+        data=CalibrationData("folder", "val", ("a", "b", "c"), 120),
         time="2026-01-02T03:04:05+00:00",
         quantiles=((0.5, -7.0), (0.01, 1.0)),
     )
@@ -155,6 +155,21 @@ def test_the_promise_counts_more_than_the_quantile_and_without_curves_nothing_is
 )  # fmt: skip
 def test_promises_are_told_in_words(calibration, threshold, words):
     assert replace(calibration, thresholds={PROMISED: threshold}).promise_text() == words
+
+
+@pytest.mark.parametrize(
+    ("value", "images", "reason"),
+    [
+        (-100.0, 101, "the threshold -100 does not keep its promise, 1 % false alarms per image: .* 50 %"),
+        (2.5, 10_000, "it rests on 10000 images, and there were 120"),
+    ],
+)
+def test_a_promise_that_the_rest_of_the_file_contradicts_is_refused(promising, value, images, reason):
+    curve = FalseAlarmCurve(101, (-3.25, 2.5), (0.5, 0.01))
+    known = replace(promising, false_alarms={"image": curve})
+    found = replace(PROMISED_ONE, value=value, images=images)
+    with pytest.raises(ValueError, match=reason):
+        replace(known, thresholds={PROMISED: found})
 
 
 def test_words_without_data_and_without_a_threshold(calibration):

@@ -5,6 +5,7 @@ import re
 import shlex
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -50,6 +51,8 @@ def test_models_of_one_name_are_told_apart_and_twice_the_same_is_refused(models)
         app._named([first, first])
     with pytest.raises(ValueError, match="given twice"):
         app._named([first, f"{first}/"])
+    with pytest.raises(ValueError, match="given twice"):
+        app._named([first, str(models / "demo/gmm")])
 
 
 def test_a_host_that_is_no_address_is_refused_before_models_are_read(models):
@@ -59,6 +62,22 @@ def test_a_host_that_is_no_address_is_refused_before_models_are_read(models):
         app.live_page([str(models / "demo/gmm")], host="300.1.1.1"),
     ):
         pass
+    for host in ("192.0.2.1", "8.8.8.8"):  # well formed, and another machine's
+        with pytest.raises(ValueError, match=f"--host {host}: no address of this machine"):
+            app._refuse_address(host, None)
+
+
+def test_a_port_that_is_taken_is_named_with_the_option():
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        with pytest.raises(
+            ValueError, match=rf"--port {port}: cannot be had \(Address already"
+        ):
+            app._refuse_address("127.0.0.1", port)
+    app._refuse_address("127.0.0.1", port)
+    app._refuse_address("localhost", None)
 
 
 def test_examples_are_drawn_for_scenes_and_none_for_bare_weights(models):

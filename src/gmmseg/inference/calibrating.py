@@ -155,13 +155,18 @@ class MomentsFit:
         """Take in what all processes have seen."""
         self.sums = distributed.sum_over_processes(self.sums)
 
+    @property
+    def has_seen(self) -> bool:
+        """Whether there was a known cell."""
+        return bool(self.sums[0].any())
+
     def moments(self) -> dict[str, ScoreMoments]:
         """By name of the score."""
         count, total, squares = self.sums
-        if not bool(count.any()):
+        if not self.has_seen:
             raise ValueError(
-                f"no known cells to weigh the parts of the {FUSED} score by, for which one image in "
-                f"{WEIGHED_EVERY} is taken, from the first on: give images with labels other than ignore"
+                f"no known cells to weigh the parts of the {FUSED} score by: give images with labels other "
+                "than ignore"
             )
         means = total / count
         deviations = (squares / count - means.square()).clamp_min(1e-12).sqrt()
@@ -333,7 +338,7 @@ def calibrate(
     alarms = FalseAlarmCounts((false_alarms or DEFAULT).min_area, len(weighing))
     if false_alarms is not None:
         alarms.refuse_few(false_alarms, len(dataset) - len(weighing))
-    moments = _part_moments(predictor, dataset, weighing, progress) if weighing else {}
+    weighing, moments = _weighed(predictor, dataset, progress) if weighing else (weighing, {})
     found = _gone_through(predictor, dataset, weighing, moments, alarms, progress)
     alphas = SHARES if false_alarms is None else (*SHARES, false_alarms.alpha)
     return Calibration(
@@ -352,9 +357,9 @@ def calibrate(
     )
 
 
-def weighing_images(segmenter: Segmenter, images: int) -> range:
+def weighing_images(segmenter: Segmenter, images: int, first: int = 0) -> range:
     """Which of so many images weigh the parts of the score of a segmenter; none where it has no parts."""
-    return range(0, images if segmenter.density is not None else 0, WEIGHED_EVERY)
+    return range(first, images if segmenter.density is not None else 0, WEIGHED_EVERY)
 
 
 def _gone_through(
@@ -377,17 +382,24 @@ def _gone_through(
     return found
 
 
-def _part_moments(
-    predictor: Predictor, dataset: SegmentationDataset, weighing: range, progress: Progress | None
-) -> dict[str, ScoreMoments]:
-    """Mean and deviation of the parts of the fused score, in one pass over the images ``weighing``."""
-    fit = MomentsFit(Fused.parts)
-    mine = [weighing[place] for place in distributed.shard(len(weighing))]
-    for sample in walk(dataset, progress, mine):
-        for output, labels in predictor.outputs(sample):
-            fit.update(output, labels)
-    fit.merge_processes()
-    return fit.moments()
+def _weighed(
+    predictor: Predictor, dataset: SegmentationDataset, progress: Progress | None
+) -> tuple[range, dict[str, ScoreMoments]]:
+    """The images that weigh the parts of the fused score, and the parts' mean and deviation over these.
+
+    Every fifth from the first on or, where nothing in those is labelled, from the next.
+    """
+    for first in range(min(WEIGHED_EVERY, len(dataset))):
+        weighing = weighing_images(predictor.segmenter, len(dataset), first)
+        fit = MomentsFit(Fused.parts)
+        mine = [weighing[place] for place in distributed.shard(len(weighing))]
+        for sample in walk(dataset, progress, mine):
+            for output, labels in predictor.outputs(sample):
+                fit.update(output, labels)
+        fit.merge_processes()
+        if fit.has_seen:
+            break
+    return weighing, fit.moments()
 
 
 def _quantiles(histogram: ScoreHistogram, shares: Sequence[float]) -> tuple[tuple[float, float], ...]:

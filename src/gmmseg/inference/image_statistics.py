@@ -102,7 +102,10 @@ class ReferenceImages:
         self._values = distributed.gather_rows(rows).tolist()
 
     def counts(self) -> dict[str, ReferenceCounts]:
-        """By the name of the statistic in calibration.json; the order of the images does not matter."""
+        """By the name of the statistic in calibration.json, none before an image was seen; the order of the
+        images does not matter."""
+        if not self._values:
+            return {}
         return {
             STORED_AS[name]: _counted([row[index] for row in self._values])
             for index, name in enumerate(STATISTICS)

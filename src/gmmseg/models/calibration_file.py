@@ -16,7 +16,7 @@ from gmmseg.atomic import write_bytes
 from gmmseg.bounds import Count, Positive, Share, Single, Temperature, Text, broken_rule, check_bounds, shown
 from gmmseg.json_tree import JSON, Value
 from gmmseg.labels import difference_of_classes
-from gmmseg.models.false_alarms import PIXEL, FalseAlarmCurve, FalseAlarms, Per, Promise
+from gmmseg.models.false_alarms import PIXEL, ROUNDING, FalseAlarmCurve, FalseAlarms, Per, Promise
 from gmmseg.models.inference_settings import InferenceSettings
 from gmmseg.models.reference_images import ReferenceCounts
 from gmmseg.models.weights import WeightsError
@@ -128,9 +128,29 @@ class Calibration:
         _check_values("moments", self.moments, ScoreMoments)
         _check_values("false_alarms", self.false_alarms, FalseAlarmCurve)
         _check_values("image_statistics", self.image_statistics, ReferenceCounts)
+        self._check_promise()
         missing = [name for name in FUSED_PARTS if name not in self.moments]
         if self.score == FUSED and missing:
             raise ValueError(f"the fused score needs the moments of {' and '.join(missing)}")
+
+    def _check_promise(self) -> None:
+        """ValueError where a promise contradicts what else is known of the images it rests on."""
+        counts = [each.images for each in self.false_alarms.values()]
+        counts += [each.images for each in self.thresholds.values() if each.images is not None]
+        most = max(counts, default=0)
+        if self.data is not None and most > self.data.images:
+            raise ValueError(f"it rests on {most} images, and there were {self.data.images}")
+        for found in self.thresholds.values():
+            asked = found.false_alarms
+            curve = None if asked is None else self.false_alarms.get(asked.per)
+            if asked is None or curve is None:
+                continue
+            rate = curve.least_rate(found.value)
+            if rate > asked.alpha + ROUNDING:
+                raise ValueError(
+                    f"the threshold {found.value:g} does not keep its promise, {_percent(asked.alpha)} false "
+                    f"alarms per {asked.per}: its curve says at least {_percent(rate)}"
+                )
 
     @property
     def _shown(self) -> Threshold | None:
@@ -269,6 +289,13 @@ def calibration_tree(calibration: Calibration) -> JSON:
     return {"library": "gmmseg", "format": CALIBRATION_FORMAT, **asdict(calibration)}
 
 
+def refuse_odd_calibration(folder: Path) -> None:
+    """WeightsError where something else than a file lies in the place of calibration.json."""
+    path = folder / CALIBRATION_FILE
+    if path.exists() and not path.is_file():
+        raise WeightsError(f"{path}: there is no regular file here; remove it")
+
+
 def remove_calibration(folder: Path) -> None:
     """Remove calibration.json, which belongs to weights that are about to be replaced."""
     (folder / CALIBRATION_FILE).unlink(missing_ok=True)
@@ -283,11 +310,10 @@ def read_calibration(
 ) -> Calibration | None:
     """What calibration.json in ``folder`` says of the model that `Calibration.check_model` describes; None
     where there is no file."""
+    refuse_odd_calibration(folder)
     path = folder / CALIBRATION_FILE
     if not path.exists():
         return None
-    if not path.is_file():
-        raise WeightsError(f"{path}: there is no regular file here; remove it")
     try:
         calibration = calibration_of(json.loads(path.read_text(encoding="utf-8")))
         calibration.check_model(weights, num_classes, label_names, scores)

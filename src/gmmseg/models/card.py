@@ -31,8 +31,9 @@ def write_card(folder: Path, config: JSON, weights: str, run_parts: tuple[str, .
         return
     places = (folder, folder.parent) if folder.name in run_parts else (folder,)
     results = next((place / RESULTS_FILE for place in places if (place / RESULTS_FILE).is_file()), None)
-    rows = [] if results is None else list(_rows(results, weights))
-    text = _text(folder, config, stored_calibration(folder), results if rows else None, rows)
+    calibration = stored_calibration(folder)
+    rows = [] if results is None else list(_rows(results, weights, calibration))
+    text = _text(folder, config, calibration, results if rows else None, rows)
     write_bytes(path, text.encode(errors="replace"))
 
 
@@ -115,8 +116,12 @@ def _results(folder: Path, path: Path | None, rows: list[str]) -> Iterator[str]:
     yield "| data set | score | result |\n|---|---|---|\n" + "\n".join(rows)
 
 
-def _rows(path: Path, weights: str) -> Iterator[str]:
-    """A row for each data set and score; a file that is broken, or of other weights, says nothing."""
+def _rows(path: Path, weights: str, calibration: Calibration | None) -> Iterator[str]:
+    """A row for each data set and score; a file that is broken, or of other weights, says nothing.
+
+    What depends on the calibration (ece, fused scores) may have changed since: such a row says so.
+    """
+    now = None if calibration is None else calibration.time
     try:
         results = json.loads(path.read_text(encoding="utf-8"))
         sets = results["sets"].items() if results["weights"] == weights else ()
@@ -126,11 +131,12 @@ def _rows(path: Path, weights: str) -> Iterator[str]:
         try:
             found = {"": entry["metrics"]} if "metrics" in entry else entry.get("scores", {})
             figures = {score: _figures(values) for score, values in found.items()}
+            earlier = "" if entry.get("calibrated", now) == now else " (with another calibration)"
         except (ValueError, TypeError, AttributeError):
             continue
         for score, text in figures.items():
             if text:
-                yield f"| {_plain(name)} | {_plain(score)} | {text} |"
+                yield f"| {_plain(name)} | {_plain(score)} | {text}{earlier} |"
 
 
 def _figures(values: JSON) -> str:

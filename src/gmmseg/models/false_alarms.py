@@ -5,7 +5,7 @@ n have shown, with one image more that shows the worst, holds for the new one on
 """
 
 import math
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from typing import Literal
 
@@ -15,7 +15,7 @@ from torch import Tensor
 from gmmseg.bounds import Count, Rate, Share, check_bounds
 
 PIXEL, IMAGE = "pixel", "image"
-_ROUNDING = 1e-10
+ROUNDING = 1e-10
 """Rates in files have eleven decimals."""
 Per = Literal["pixel", "image"]
 """What false alarms are counted in."""
@@ -88,13 +88,18 @@ class FalseAlarmCurve:
         if any(high < low for high, low in zip(self.rates, self.rates[1:])):
             raise ValueError("rates must not rise")
         least = 1 / (self.images + 1)
-        if any(rate < least - _ROUNDING for rate in self.rates):
+        if any(rate < least - ROUNDING for rate in self.rates):
             raise ValueError(f"{self.images} images cannot promise a rate below {least:g}")
 
     def rate(self, threshold: float) -> float:
         """The rate that ``threshold`` promises."""
         index = bisect_right(self.levels, threshold)
         return self.rates[index - 1] if index else 1.0
+
+    def least_rate(self, threshold: float) -> float:
+        """The least rate that ``threshold`` can have: that of the next level from it on; 0 above them all."""
+        index = bisect_left(self.levels, threshold)
+        return self.rates[index] if index < len(self.rates) else 0.0
 
     def threshold(self, alpha: float) -> float | None:
         """The lowest level that promises at most ``alpha``; None where none does."""

@@ -20,7 +20,7 @@ STYLE = """
 .bars { width: 100%; border-collapse: collapse; font-size: 13px; table-layout: fixed; }
 .bars, .bars tr, .bars td { border: 0 !important; background: none !important; }
 .bars td { padding: 1px 6px !important; }
-.bars td:first-child { width: 27%; overflow: hidden; text-overflow: ellipsis; white-space: nowrap; }
+.bars td:first-child { width: 30%; overflow-wrap: anywhere; hyphens: auto; line-height: 1.2; }
 .bars td:last-child { width: 125px; text-align: right; white-space: nowrap; }
 .bars div { height: 12px; min-width: 1px; border-radius: 2px; border: 1px solid #0004; }
 .bars .most { font-weight: 650; }
@@ -34,7 +34,7 @@ STYLE = """
 .picture label[data-testid="block-label"] { position: static; border: 0; box-shadow: none; }
 .picture img { width: 100%; height: auto; object-fit: contain; cursor: crosshair; }
 #examples .grid-wrap { min-height: 0; max-height: none; height: auto; }
-#examples .caption-label { max-width: 100%; font-size: 11px; }
+#examples .caption-label { max-width: 100%; font-size: 11px; white-space: normal; }
 @media (max-width: 700px) { .panels { grid-template-columns: repeat(2, minmax(0, 1fr)); } }
 footer { display: none !important; }
 """

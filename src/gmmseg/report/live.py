@@ -164,7 +164,9 @@ class LivePage:
     def save(self, value: float, session: Session | None) -> Update:
         """The results as a zip file in the temporary folder."""
         if session is None:
-            raise gr.Error("There are no results yet: drop an image first", duration=10)
+            raise gr.Error(
+                "There are no results yet: drop an image first", duration=10, print_exception=False
+            )
         folder = tempfile.mkdtemp(dir=os.environ["GRADIO_TEMP_DIR"])
         path = Path(folder) / "results.zip"
         path.write_bytes(archive(session.views, session.thresholds(value)))
@@ -300,7 +302,8 @@ def build(page: LivePage) -> gr.Blocks:
         upload.upload(page.upload, upload, everything, **_PRIVATE)
         upload.clear(page.upload, upload, everything, **_PRIVATE)
         examples.select(page.pick, None, everything, **_PRIVATE)
-        slider.change(
+        # What people do, not every change: a new image sets the slider, too, and brings its own pictures.
+        slider.input(
             page.slide,
             [slider, session, clicked],
             [saved, bars, *moving],

@@ -1,5 +1,6 @@
 """The live page of one or several models: models and examples in, a page on this machine out."""
 
+import errno
 import socket
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -11,7 +12,7 @@ from gmmseg.inference import Predictor
 from gmmseg.run.building import validation_data
 from gmmseg.run.demo import MODELS
 from gmmseg.run.exemplar_index import exemplars_of
-from gmmseg.run.runs import open_model, run_config
+from gmmseg.run.runs import open_model, run_config, weights_of
 from gmmseg.samples import SegmentationDataset
 
 if TYPE_CHECKING:
@@ -38,16 +39,29 @@ def live_page(
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(NEEDS_GRADIO) from error
     named = _named(sources)
-    try:
-        socket.getaddrinfo(host, None)
-    except (OSError, UnicodeError) as error:
-        raise ValueError(f"--host {host}: no address of this machine ({error})") from error
+    _refuse_address(host, port)
     predictors = {name: Predictor(open_model(source)) for name, source in named.items()}
     exemplars = {
         name: exemplars_of(source, predictors[name].segmenter) or () for name, source in named.items()
     }
     with serving(LivePage(predictors, _examples(sources[0]), exemplars), host, port) as address:
         yield address
+
+
+def _refuse_address(host: str, port: int | None) -> None:
+    """ValueError where no server of this machine can listen at this address, before models are read."""
+    try:
+        family, kind, protocol, _, place = socket.getaddrinfo(host, port or 0, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind, protocol) as trial:
+            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            trial.bind(place)
+    except (OSError, UnicodeError) as error:
+        if isinstance(error, OSError) and error.errno in (errno.EADDRINUSE, errno.EACCES):
+            raise ValueError(
+                f"--port {port}: cannot be had ({error.strerror}); give another one, or none for the first "
+                "that is free from 7860 on"
+            ) from error
+        raise ValueError(f"--host {host}: no address of this machine ({error})") from error
 
 
 def _demo_models(demo: Path) -> list[str]:
@@ -61,13 +75,18 @@ def _demo_models(demo: Path) -> list[str]:
 
 def _named(sources: Sequence[str]) -> Mapping[str, str]:
     """Sources by a short name of their own: the folder's, or all of it where two have the same."""
-    whole = [str(Path(source).resolve()) if Path(source).is_dir() else source for source in sources]
+    whole = [str(_weights_of(source).resolve()) if Path(source).is_dir() else source for source in sources]
     if len(set(whole)) < len(sources):
         raise ValueError("the same model is given twice: give each --model once")
     short = [Path(source).resolve().name if Path(source).is_dir() else source for source in sources]
     return {
         name if short.count(name) == 1 else str(source): str(source) for name, source in zip(short, sources)
     }
+
+
+def _weights_of(source: str) -> Path:
+    """The folder whose weights a model is made of: a run folder and its best weights are the same model."""
+    return next(iter(weights_of(Path(source))), Path(source))
 
 
 def _examples(source: str) -> "list[Example]":

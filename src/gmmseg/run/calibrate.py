@@ -8,7 +8,7 @@ import torch
 from gmmseg import distributed, inference
 from gmmseg.inference import FalseAlarms, Predictor
 from gmmseg.models import Calibration
-from gmmseg.models.calibration_file import write_calibration
+from gmmseg.models.calibration_file import refuse_odd_calibration, write_calibration
 from gmmseg.models.saving import digest, refresh_card
 from gmmseg.run.runs import judged_sets, open_model, run_folder_of, weights_of
 from gmmseg.samples import FingerprintedDataset, Progress, SegmentationDataset
@@ -30,6 +30,8 @@ def calibrate_folders(
     with the same weights share their calibration. With several processes each goes through its part of the
     images, and the first one writes.
     """
+    for folder in folders:
+        refuse_odd_calibration(folder)  # before all images are gone through
     found: dict[Path, Calibration] = {}
     for folder in (each for each in folders if distributed.any_process(each.is_dir())):
         model = open_model(folder, calibrated=False)  # an earlier one has no say, and may be broken

@@ -74,7 +74,8 @@ def evaluate(
                 progress=progress,
             )
             _say_how(entry, chosen, judging.components, fitted_on)
-        entries[key] = {**entry, "asked": _asked(dataset, predictor.inference)}
+        calibrated = None if model.calibration is None else model.calibration.time
+        entries[key] = {**entry, "asked": _asked(dataset, predictor.inference), "calibrated": calibrated}
     settings = {
         "inference": vars(predictor.inference),
         "score_names": [score.name for score in chosen],
