@@ -32,7 +32,7 @@ def main() -> None:
     about = {key: json.loads(text) for key, text in session.get_modelmeta().custom_metadata_map.items()}
     image = ImageOps.exif_transpose(Image.open(given.image))
     if scale := {"I": 1 / 257, "F": 255}.get(image.mode[0]):  # 16 bit, and floats in [0, 1]
-        image = image.point(lambda level: level * scale + 0.5)
+        image = image.convert(image.mode[0]).point(lambda level: level * scale + 0.5)
     pixels = np.asarray(image.convert("RGB"))
     planes, size = pixels.transpose(2, 0, 1).astype(np.float32) / 255, pixels.shape[:2]  # RGB in [0, 1]
     if (short := about["gmmseg.short_side"]) and short != min(size):  # how validation looked at images

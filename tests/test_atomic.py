@@ -16,6 +16,17 @@ def test_files_are_replaced_whole_and_folders_made(tmp_path):
     assert [entry.name for entry in path.parent.iterdir()] == ["file.bin"]
 
 
+def test_what_is_no_file_is_not_replaced(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to(tmp_path / "pipe")
+    (tmp_path / "folder").mkdir()
+    for name in ("pipe", "link", "folder"):
+        with pytest.raises(OSError, match=f"there is a .* of this name; choose another: .*{name}"):
+            write_bytes(tmp_path / name, b"x")
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["folder", "link", "pipe"]
+    assert (tmp_path / "pipe").is_fifo()
+
+
 def test_others_may_read_what_they_usually_may(tmp_path):
     usual, ours = tmp_path / "usual", tmp_path / "ours"
     usual.write_bytes(b"x")

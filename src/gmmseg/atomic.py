@@ -1,5 +1,6 @@
 """Files that are either whole or not there."""
 
+import errno
 import os
 import re
 import secrets
@@ -28,6 +29,13 @@ def written(path: Path) -> Iterator[BinaryIO]:
         path.parent.mkdir(parents=True, exist_ok=True)
         with _temporary(path) as file:
             yield file
+
+
+def refuse_odd_destination(path: Path) -> None:
+    """OSError where something is at ``path`` that a new file must not replace: a folder, a device, a pipe."""
+    if path.exists() and not path.is_file():
+        kind = "a folder" if path.is_dir() else "a device or a pipe"
+        raise OSError(errno.EEXIST, f"there is {kind} of this name; choose another", str(path))
 
 
 @contextmanager
@@ -61,6 +69,7 @@ def _temporary(path: Path) -> Iterator[BinaryIO]:
     Made as any file is, so that others may read it where they usually may. To ask what they may is to change
     it for a moment, for all threads (os.umask).
     """
+    refuse_odd_destination(path)
     temporary = path.with_name(LEFTOVER_PREFIX + secrets.token_hex(8))
     try:
         with temporary.open("x+b") as file:
@@ -73,6 +82,6 @@ def _temporary(path: Path) -> Iterator[BinaryIO]:
         raise
 
 
-def write_bytes(path: Path, content: bytes) -> None:
+def write_bytes(path: Path, content: bytes | memoryview) -> None:
     """`write_atomically` for content that exists already."""
     write_atomically(path, lambda file: file.write(content))

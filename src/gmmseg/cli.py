@@ -269,6 +269,8 @@ def calibrate(
     """
     from gmmseg import run
 
+    if model.is_file():
+        run.open_model(model)  # says what kind of file it is, and what to give instead
     if not model.is_dir():
         raise FileNotFoundError(f"{model}: no such folder; give a run folder or a folder of weights")
     state = run.join_processes()

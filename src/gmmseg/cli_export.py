@@ -79,8 +79,9 @@ def bench(
     Heads and runtimes take turns on the same image, so that other work on the machine falls on all alike.
     """
     from gmmseg import run
-    from gmmseg.atomic import write_bytes
+    from gmmseg.atomic import refuse_odd_destination, write_bytes
 
+    refuse_odd_destination(out)  # before the measurement, which takes long
     named = [name.strip() for name in runtimes.split(",") if name.strip()]
     results = run.bench(models, run.Race(named, size, seconds, threads, classes))
     say(speed_table(results["rows"]))

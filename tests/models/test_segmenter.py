@@ -5,6 +5,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+import gmmseg
 from gmmseg.labels import IGNORE
 from gmmseg.models.fcn import auxiliary_head
 from gmmseg.models.features import Features
@@ -147,3 +148,9 @@ def test_plain_maps_are_features_too(batch: tuple) -> None:
     assert segmenter(batch[0]).logits.shape == (2, C, 4, 6)
     assert segmenter.stride == 2
     assert segmenter.backbone is network.backbone
+
+
+def test_more_classes_than_label_maps_can_hold_are_refused():
+    assert gmmseg.build("tiny_unet", num_classes=255).num_classes == 255
+    with pytest.raises(ValueError, match="256 classes: a segmenter has at most 255, since label maps hold 8"):
+        gmmseg.build("tiny_unet", num_classes=256)

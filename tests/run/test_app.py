@@ -72,9 +72,7 @@ def test_a_port_that_is_taken_is_named_with_the_option():
         other.bind(("127.0.0.1", 0))
         other.listen()
         port = other.getsockname()[1]
-        with pytest.raises(
-            ValueError, match=rf"--port {port}: cannot be had \(Address already"
-        ):
+        with pytest.raises(ValueError, match=rf"--port {port}: cannot be had \(Address already"):
             app._refuse_address("127.0.0.1", port)
     app._refuse_address("127.0.0.1", port)
     app._refuse_address("localhost", None)

@@ -159,6 +159,8 @@ def test_a_shorter_side_is_kept_with_the_file(place, tmp_path):
         (("export", "model", "--out", "x.xml", "--int8", "--data", "scenes", "--format", "openvino"), "ONNX"),
         (("bench", "model", "--runtimes", "abacus"), "unknown runtime"),
         (("bench", "model", "--runtimes", ","), "no runtime is named"),
+        (("export", "model", "--int8", "--data", "scenes", "--out", "photo.png"), "end in .onnx"),
+        (("calibrate", "model.onnx", "--data", "scenes"), "model.onnx is an exported file"),
         (("bench", "model.onnx"), "model.onnx is an exported file"),
         (("bench", "model", "--runtimes", "eager, abacus"), "unknown runtime 'abacus'"),
         (("app", "--model", "photo.png"), "photo.png is a file"),

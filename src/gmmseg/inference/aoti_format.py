@@ -1,6 +1,6 @@
 """The door to AOTInductor: a segmenter compiled for this machine, in a .pt2, and how it predicts."""
 
-import tempfile
+import io
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from gmmseg.atomic import naming
+from gmmseg.atomic import naming, write_bytes
 from gmmseg.inference.export_metadata import ExportedFileError, ExportMetadata, read_metadata
 from gmmseg.inference.torch_format import exported_program, named, quiet, threshold_tensor
 from gmmseg.models import Segmenter
@@ -32,12 +32,10 @@ def write_aoti(segmenter: Segmenter, example: Tensor, metadata: ExportMetadata, 
     program = exported_program(segmenter, example, posterior=metadata.posterior)
     _tell_sizes_of_example(program)
     settings = {**SETTINGS, "aot_inductor.metadata": metadata.entries()}
+    made = io.BytesIO()  # where the disk is full, torch's own writer would end the process
     with naming(path), torch.no_grad(), quiet(), _reciprocals_have_bounds():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
-            package = Path(scratch) / "model.pt2"
-            aoti_compile_and_package(program, package_path=str(package), inductor_configs=settings)
-            package.replace(path)
+        aoti_compile_and_package(program, package_path=made, inductor_configs=settings)
+    write_bytes(path, made.getbuffer())
 
 
 def _tell_sizes_of_example(program: torch.export.ExportedProgram) -> None:

@@ -1,5 +1,6 @@
 """An exported file in the place of a `Predictor`: predictions of images and files, without a segmenter."""
 
+import math
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -74,6 +75,8 @@ class ExportedPredictor:
 
         ImageNotPredicted where the runtime fails at this image.
         """
+        if threshold is not None and not math.isfinite(threshold):
+            raise ValueError(f"a threshold is a finite number, got {threshold}")
         return self._of_pixels(load_image(image, max_pixels=self.max_pixels), threshold)
 
     def strips(self, pixels: Tensor) -> Iterator[ExportedPrediction]:

@@ -14,7 +14,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from gmmseg.atomic import LEFTOVER_PREFIX, naming
+from gmmseg.atomic import LEFTOVER_PREFIX, naming, refuse_odd_destination
 from gmmseg.inference.aoti_format import AotiModel, write_aoti
 from gmmseg.inference.export_metadata import ExportedFileError, ExportMetadata, metadata_of
 from gmmseg.inference.onnx_format import OnnxModel, write_onnx
@@ -74,6 +74,10 @@ FORMATS = {
 }
 
 
+SAME_ROUTE = {"onnx": ("openvino",), "torch": ("aoti",)}
+"""Formats that are made of another one's graph: where that cannot be made, they cannot either."""
+
+
 @dataclass(frozen=True)
 class ExportReport:
     """What came of an export: share of labels that are the model's, largest difference of an anomaly score,
@@ -86,7 +90,7 @@ class ExportReport:
 
 
 def export(
-    segmenter: Segmenter, path: Path, *, format: str = "onnx", posterior: bool = False
+    segmenter: Segmenter, path: str | Path, *, format: str = "onnx", posterior: bool = False
 ) -> ExportReport:
     """Write a segmenter, with its calibration, as one file (for openvino two) of the named format.
 
@@ -94,7 +98,8 @@ def export(
     place: of one that does not agree ExportError says where, and what was at ``path`` stays. What cannot be
     exported is refused before the work begins.
     """
-    kind = _format(format, path)
+    path = Path(path)
+    kind = format_for(format, path)
     refuse_unsupported(segmenter, format)
     started = time.perf_counter()
     model = _on_cpu(segmenter)
@@ -128,21 +133,26 @@ def _refusing(format: str) -> Iterator[None]:
         raise
     except Exception as error:  # exporters, compilers and runtimes fail in many ways
         reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
-        others = ", ".join(name for name in FORMATS if name != format)
+        no_better = (format, *SAME_ROUTE.get(format, ()))
+        others = ", ".join(name for name in FORMATS if name not in no_better)
         raise ExportError(
             f"torch {torch.__version__} cannot write this network in format {format} ({reason}); choose "
             f"another format ({others}), or another network"
         ) from error
 
 
-def _format(name: str, path: Path) -> Format:
+def format_for(name: str, path: Path) -> Format:
+    """The format of this name; ValueError or OSError unless one of its files can be written to ``path``."""
     if name not in FORMATS:
         raise ValueError(f"unknown format {name!r}: choose {', '.join(FORMATS)}")
     if path.suffix != FORMATS[name].suffix:
         raise ValueError(f"{path}: files of format {name} end in {FORMATS[name].suffix}")
-    folder = next((part for part in parts(path) if part.is_dir()), None)
-    if folder is not None:
-        raise ValueError(f"{folder}: there is a folder of this name; choose another --out")
+    for part in parts(path):
+        refuse_odd_destination(part)
+        if part != path and part.exists() and not path.exists():
+            raise ValueError(
+                f"{part}: is there already, and no {path.name} that it belongs to; choose another name"
+            )
     return FORMATS[name]
 
 
@@ -155,6 +165,9 @@ def refuse_unsupported(segmenter: Segmenter, format: str = "onnx") -> None:
     """ExportError for what a format cannot hold, without trying."""
     if not segmenter.is_fitted:
         raise ExportError(UNFITTED)
+    other = next((each.dtype for each in segmenter.parameters() if each.dtype != torch.float32), None)
+    if other is not None:
+        raise ExportError(f"the weights are of {other}, and graphs are of float32: export model.float()")
     if isinstance(segmenter.features, TappedFeatures):
         kind = type(segmenter.features.network).__name__
         raise ExportError(
@@ -179,12 +192,30 @@ def smallest_side(segmenter: Segmenter) -> int:
     """The least side of an image for which a recorded graph is true; 0 if for all.
 
     A Swin transformer makes its windows smaller where the image has too few cells for one of them. A graph
-    holds one size of window.
+    holds one size of window. Other networks cannot see small images at all.
     """
     configurations = (getattr(module, "config", None) for module in segmenter.modules())
     windows = [getattr(each, "window_size", 0) for each in configurations]
     largest = max((each for each in windows if isinstance(each, int)), default=0)
-    return SMALLEST_SIDE * (largest + 1) if largest else 0
+    if largest:
+        return SMALLEST_SIDE * (largest + 1)
+    seen = next((side for side in _SIDES if _sees(segmenter, side)), None)
+    if seen is None:
+        raise ExportError(f"the network itself fails at images of {_SIDES[0]} to {_SIDES[-1]} pixels a side")
+    return 0 if seen == _SIDES[0] else seen
+
+
+_SIDES = (SMALLEST_SIDE, 64, 128, 192, 256, 384, 512)
+
+
+@torch.no_grad()
+def _sees(segmenter: Segmenter, side: int) -> bool:
+    """Whether a network takes images of this side."""
+    try:
+        whole(segmenter, torch.rand(1, 3, side, side), (anomaly_reading(segmenter),))
+    except (ValueError, RuntimeError):
+        return False
+    return True
 
 
 def example_images(segmenter: Segmenter, smallest: int) -> Tensor:
@@ -240,8 +271,9 @@ def _differences(segmenter: Segmenter, exported: ExportedModel, images: Tensor) 
     return float(same.double().mean()), float(difference), float(maps.anomaly.double().std())
 
 
-def open_exported(path: Path, *, threads: int | None = None) -> ExportedModel:
+def open_exported(path: str | Path, *, threads: int | None = None) -> ExportedModel:
     """An exported file, opened by the runtime of its format, which its ending and content tell."""
+    path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such file")
     kinds = {kind.suffix: name for name, kind in FORMATS.items() if name != "aoti"}

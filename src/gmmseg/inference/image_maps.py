@@ -78,7 +78,9 @@ class ImageMaps:
         """Which pixels are unknown at a threshold, (h w), as `Prediction.above`; without one none is."""
         if threshold is None:
             return np.zeros(self.anomaly.shape, dtype=bool)
-        return large_components(self.anomaly > np.float32(threshold), self.meaning.min_area)
+        with np.errstate(over="ignore"):  # beyond all scores, which infinity is, too
+            limit = np.float32(threshold)
+        return large_components(self.anomaly > limit, self.meaning.min_area)
 
     @property
     def unknown(self) -> NDArray[np.bool] | None:

@@ -1,7 +1,9 @@
 """The door to ONNX: a segmenter as a .onnx file, and such a file as something that predicts."""
 
+import io
 import tempfile
 import warnings
+from contextlib import redirect_stdout
 from pathlib import Path
 from types import ModuleType
 
@@ -25,8 +27,9 @@ from gmmseg.inference.onnx_resize import antialiased_resize
 from gmmseg.models import Segmenter
 
 OPSET = 18
-SILENT = 3
-"""Severity from which on onnxruntime speaks: it warns of every input with a default, which is on purpose."""
+SILENT = 4
+"""Severity from which on onnxruntime speaks: it warns of every input with a default, which is on purpose, and
+says twice what it raises."""
 
 
 def onnx_graph(
@@ -42,7 +45,9 @@ def onnx_graph(
     axes = {name: {0: "batch", 1: "height", 2: "width"} for name in OUTPUTS}
     maps = {0: "batch", 2: "height", 3: "width"}
     torch.onnx.register_custom_op_symbolic("aten::_upsample_bicubic2d_aa", antialiased_resize, OPSET)
-    with torch.no_grad(), warnings.catch_warnings(), tempfile.TemporaryDirectory() as scratch:
+    # What the exporter prints where it fails is the whole graph; the reason is in its error.
+    printed = redirect_stdout(io.StringIO())
+    with torch.no_grad(), warnings.catch_warnings(), tempfile.TemporaryDirectory() as scratch, printed:
         path = Path(scratch) / "graph.onnx"
         warnings.simplefilter("ignore")  # sizes that steer Python are compared with the model afterwards
         torch.onnx.export(
@@ -65,6 +70,9 @@ def with_metadata(graph: bytes, metadata: ExportMetadata) -> bytes:
     default = np.array(metadata.default_threshold, dtype=np.float32)
     # An input that has an initializer of the same name is optional: the initializer is its default.
     model.graph.initializer.append(onnx.numpy_helper.from_array(default, INPUTS[1]))
+    for output in model.graph.output:
+        if output.name == POSTERIOR:
+            output.type.tensor_type.shape.dim[1].dim_value = len(metadata.classes)
     onnx.helper.set_model_props(model, metadata.entries())
     model.producer_name, model.producer_version = "gmmseg", metadata.version
     return model.SerializeToString()

@@ -1,5 +1,7 @@
 """The door to OpenVINO: a segmenter as .xml and .bin, and such files as something that predicts."""
 
+import errno
+import hashlib
 import os
 import tempfile
 from dataclasses import fields
@@ -17,6 +19,8 @@ from gmmseg.models import Segmenter
 
 SECTION = PREFIX.rstrip(".")
 """Where metadata are in the runtime information of a model."""
+OF_WEIGHTS = [SECTION, "sha256_of_weights"]
+"""What the .bin beside a graph must be: two files cannot take their places in one step."""
 
 
 def write_openvino(segmenter: Segmenter, example: Tensor, metadata: ExportMetadata, path: Path) -> None:
@@ -29,10 +33,23 @@ def write_openvino(segmenter: Segmenter, example: Tensor, metadata: ExportMetada
     with naming(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
-            openvino.save_model(model, Path(scratch) / path.name, compress_to_fp16=False)
-            # Weights first: a graph is never seen beside weights that are not its own yet.
+            draft = Path(scratch) / path.name
+            try:
+                openvino.save_model(model, draft, compress_to_fp16=False)
+                model.set_rt_info(_digest(draft.with_suffix(".bin")), OF_WEIGHTS)
+                openvino.save_model(model, draft, compress_to_fp16=False)
+            except RuntimeError as error:
+                if "iostream" not in str(error):
+                    raise
+                raise OSError(errno.EIO, "cannot be written; is the disk full?", str(path)) from error
+            # Weights first: a graph is not seen before its own weights are there.
             for suffix in (".bin", path.suffix):
-                os.replace(Path(scratch) / path.with_suffix(suffix).name, path.with_suffix(suffix))
+                os.replace(draft.with_suffix(suffix), path.with_suffix(suffix))
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 class OpenVinoModel:
@@ -44,6 +61,11 @@ class OpenVinoModel:
             model = core.read_model(path)
         except RuntimeError as error:
             raise ExportedFileError(f"{path}: OpenVINO cannot open it ({error}); export it again") from error
+        weights = path.with_suffix(".bin")
+        if model.has_rt_info(OF_WEIGHTS) and model.get_rt_info(OF_WEIGHTS).astype(str) != _digest(weights):
+            raise ExportedFileError(
+                f"{weights}: not the weights that {path.name} was exported with; export both again"
+            )
         places = {f"{PREFIX}{field.name}": [SECTION, field.name] for field in fields(ExportMetadata)}
         stored = {name: place for name, place in places.items() if model.has_rt_info(place)}
         entries = {name: model.get_rt_info(place).astype(str) for name, place in stored.items()}

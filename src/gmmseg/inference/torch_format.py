@@ -1,5 +1,6 @@
 """The door to torch.export: a segmenter as a graph in a .pt2, and such a file as something that predicts."""
 
+import io
 import json
 import logging
 from collections.abc import Iterator
@@ -9,7 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from gmmseg.atomic import write_atomically
+from gmmseg.atomic import write_bytes
 from gmmseg.inference.export_graph import OUTPUTS, POSTERIOR, ExportGraph, symbolic_sides
 from gmmseg.inference.export_metadata import ExportedFileError, ExportMetadata, read_metadata
 from gmmseg.models import Segmenter
@@ -61,7 +62,10 @@ def write_torch(segmenter: Segmenter, example: Tensor, metadata: ExportMetadata,
     """Write a segmenter to ``path`` as an ExportedProgram, to be loaded by torch.export.load."""
     program = exported_program(segmenter, example, posterior=metadata.posterior)
     extra = {ENTRIES: json.dumps(metadata.entries())}
-    write_atomically(path, lambda file: torch.export.save(program, file, extra_files=extra))
+    # In memory first: where the disk is full, torch's own writer would end the process.
+    made = io.BytesIO()
+    torch.export.save(program, made, extra_files=extra)
+    write_bytes(path, made.getbuffer())
 
 
 class TorchModel:

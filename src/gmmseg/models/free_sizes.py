@@ -54,6 +54,19 @@ class PooledByProducts(nn.AdaptiveAvgPool2d):
         return above @ maps @ beside.T
 
 
+class PyramidBlock(nn.Module):
+    """smp's PSPBlock: one level of a pyramid of averages, (b f h w) -> (b g h w).
+
+    While a graph is made the original takes averages by another operator, which knows fixed sizes alone.
+    """
+
+    pool: nn.Module
+
+    def forward(self, maps: Tensor) -> Tensor:
+        size = maps.shape[-2:]
+        return F.interpolate(self.pool(maps), size=size, mode="bilinear", align_corners=True)
+
+
 def _bin_weights(size: int, cells: int, like: Tensor) -> Tensor:
     """Rows (cells size) whose product with ``size`` values gives the mean of each of ``cells`` bins.
 
@@ -118,6 +131,8 @@ def free_sizes_(network: Network) -> Network:
             layer.__class__ = SamePaddedConv2d
         elif type(layer) is nn.AdaptiveAvgPool2d and _has_cells(layer):
             layer.__class__ = PooledByProducts
+        elif kind == "PSPBlock":
+            layer.__class__ = PyramidBlock
         elif kind == "SwinPatchMerging":
             layer.maybe_pad = padded_to_even  # type: ignore[assignment]
         elif kind == "Mask2FormerPixelDecoderEncoderMultiscaleDeformableAttention":

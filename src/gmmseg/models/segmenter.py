@@ -52,6 +52,11 @@ class Segmenter(nn.Module):
         recipe: Recipe | None = None,
     ) -> None:
         super().__init__()
+        if head.num_classes > IGNORE:
+            raise ValueError(
+                f"{head.num_classes} classes: a segmenter has at most {IGNORE}, since label maps hold 8 bits "
+                f"and {IGNORE} is the label nobody learns from"
+            )
         self.features = features
         self.head = head
         self.auxiliary_heads = nn.ModuleList(auxiliary_heads)

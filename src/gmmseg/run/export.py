@@ -9,7 +9,7 @@ import torch
 from gmmseg import inference
 from gmmseg.images import MAX_PIXELS, to_unit_range
 from gmmseg.inference import ExportedPredictor, ExportReport, Predictor, open_exported
-from gmmseg.inference.exporting import is_exported
+from gmmseg.inference.exporting import format_for, is_exported
 from gmmseg.inference.file_prediction import FilePredictor
 from gmmseg.inference.int8 import MOST_IMAGES, quantise
 from gmmseg.models import InferenceSettings
@@ -31,6 +31,7 @@ def export_int8(
 
     The report is of the file in single precision, which it is made from, but for the bytes.
     """
+    format_for("onnx", out)
     with tempfile.TemporaryDirectory() as scratch:
         exact = Path(scratch) / "exact.onnx"
         report = export_model(source, exact, posterior=posterior)
