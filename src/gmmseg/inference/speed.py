@@ -5,9 +5,10 @@ Whatever else a machine does then falls on all alike, and ratios mean something 
 
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import cache, partial
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -22,7 +23,11 @@ from gmmseg.models import Segmenter, from_pretrained
 Pass = Callable[[Tensor], object]
 """One pass over images (1 3 h w), all outputs at the size of the image."""
 EAGER, COMPILED = "eager", "compiled"
-LEAST_ROUNDS = 5
+STARTS = 4
+"""Times that exported files are opened anew: where one opening puts its memory moves its speed by a hundredth
+or three, for as long as it is open."""
+LEAST_ROUNDS = 2
+"""After each start."""
 BREATH = 0.05
 """Seconds between passes: threads of the runtime before stay awake for a while, and would take a core."""
 
@@ -71,23 +76,22 @@ def prepare(segmenter: Segmenter, runtime: str, scratch: Path) -> Prepared:
 
 @dataclass(frozen=True)
 class Contender:
-    """One of those that take turns: ``label`` and ``runtime`` name it, ``run`` is its pass.
+    """One of those that take turns: ``label`` and ``runtime`` name it, ``start`` gives its pass.
 
     ``peak_megabytes``: see `peak_megabytes`.
     """
 
     label: str
     runtime: str
-    run: Pass
+    start: Callable[[], Pass]
     peak_megabytes: float | None
 
 
 def enter(label: str, prepared: Prepared, images: Tensor, threads: int) -> Contender:
-    """A contender after its first pass, in which runtimes allocate and compile."""
+    """A contender; each start of an exported file opens it anew, other runtimes start once."""
     peak = peak_megabytes(prepared, images, threads)
-    run = prepared.start(threads)
-    run(images)
-    return Contender(label, prepared.runtime, run, peak)
+    start = partial(prepared.start, threads)
+    return Contender(label, prepared.runtime, start if prepared.runtime in FORMATS else cache(start), peak)
 
 
 def peak_megabytes(prepared: Prepared, images: Tensor, threads: int) -> float | None:
@@ -128,22 +132,37 @@ class Timing:
 
 
 def race(contenders: Sequence[Contender], images: Tensor, seconds: float) -> list[Timing]:
-    """Let contenders take turns for ``seconds`` and at least a few rounds, in another order each round."""
-    clock: list[list[float]] = [[] for _ in contenders]
-    processor: list[list[float]] = [[] for _ in contenders]
-    started = time.perf_counter()
-    while len(clock[0]) < LEAST_ROUNDS or time.perf_counter() - started < seconds:
-        order = range(len(contenders)) if len(clock[0]) % 2 else reversed(range(len(contenders)))
-        for index in order:
-            time.sleep(BREATH)
-            begun = time.perf_counter(), time.process_time()
-            contenders[index].run(images)
-            clock[index].append(time.perf_counter() - begun[0])
-            processor[index].append(time.process_time() - begun[1])
-    return [
-        Timing(contender, tuple(clock[index]), tuple(processor[index]))
-        for index, contender in enumerate(contenders)
-    ]
+    """Let contenders take turns for ``seconds`` in all, and at least a few rounds after each start."""
+    taken: list[list[tuple[float, float]]] = [[] for _ in contenders]
+    for _ in range(STARTS):
+        passes = [contender.start() for contender in contenders]
+        for each in passes:
+            each(images)  # the first pass allocates and compiles
+        for round in _rounds(passes, images, seconds / STARTS):
+            for times, time_of in zip(taken, round):
+                times.append(time_of)
+    return [Timing(contender, *zip(*times)) for contender, times in zip(contenders, taken)]
+
+
+def _rounds(passes: Sequence[Pass], images: Tensor, seconds: float) -> Iterator[list[tuple[float, float]]]:
+    """Rounds, in each of them the times of every pass, by the clock and of the processor.
+
+    Each round goes through them in the other order.
+    """
+    began, rounds = time.perf_counter(), 0
+    while rounds < LEAST_ROUNDS or time.perf_counter() - began < seconds:
+        order = range(len(passes)) if rounds % 2 else reversed(range(len(passes)))
+        times = {index: _timed(passes[index], images) for index in order}
+        yield [times[index] for index in range(len(passes))]
+        rounds += 1
+
+
+def _timed(run: Pass, images: Tensor) -> tuple[float, float]:
+    """Seconds of one pass by the clock and of the processor."""
+    time.sleep(BREATH)
+    begun = time.perf_counter(), time.process_time()
+    run(images)
+    return time.perf_counter() - begun[0], time.process_time() - begun[1]
 
 
 def ratio(ours: Sequence[float], theirs: Sequence[float]) -> float:
