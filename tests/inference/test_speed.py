@@ -45,7 +45,13 @@ def test_every_start_is_a_new_one_for_files_and_turns_alternate(monkeypatch):
     assert said.count("start quick") == 1
     assert len(slow.clock) == len(quick.clock) == STARTS * LEAST_ROUNDS
     assert ratio(slow.clock, quick.clock) == pytest.approx(1 / 3)
+    starts = [each for each in said if each.startswith("start")]
+    assert starts == ["start quick", *["start slow"] * STARTS], "one start of what stays, the others anew"
     turns = [each for each in said if "start" not in each]
     assert turns[: 2 + 4] == ["slow", "quick", "quick", "slow", "slow", "quick"], "a first pass, then rounds"
+    said.clear()
+    race([contender("a", 1.0, False), contender("b", 1.0, False)], torch.zeros(1), seconds=0.0)
+    starts = [each.removeprefix("start ") for each in said if each.startswith("start")]
+    assert starts == ["b", "a", "a", "b"] * (STARTS // 2)
     longer, _ = race([contender("a", 1.0, False), contender("b", 1.0, False)], torch.zeros(1), seconds=80.0)
     assert len(longer.clock) == 40, "eighty seconds, two a round"

@@ -132,10 +132,15 @@ class Timing:
 
 
 def race(contenders: Sequence[Contender], images: Tensor, seconds: float) -> list[Timing]:
-    """Let contenders take turns for ``seconds`` in all, and at least a few rounds after each start."""
+    """Let contenders take turns for ``seconds`` in all, and at least a few rounds after each start.
+
+    Who starts first takes turns, too: of two equal files onnxruntime was seen to run the first three in a
+    hundred slower than the second, for as long as both were open.
+    """
     taken: list[list[tuple[float, float]]] = [[] for _ in contenders]
-    for _ in range(STARTS):
-        passes = [contender.start() for contender in contenders]
+    for start in range(STARTS):
+        started = {index: contenders[index].start() for index in _in_turn(len(contenders), start)}
+        passes = [started[index] for index in range(len(contenders))]
         for each in passes:
             each(images)  # the first pass allocates and compiles
         for round in _rounds(passes, images, seconds / STARTS):
@@ -151,10 +156,14 @@ def _rounds(passes: Sequence[Pass], images: Tensor, seconds: float) -> Iterator[
     """
     began, rounds = time.perf_counter(), 0
     while rounds < LEAST_ROUNDS or time.perf_counter() - began < seconds:
-        order = range(len(passes)) if rounds % 2 else reversed(range(len(passes)))
-        times = {index: _timed(passes[index], images) for index in order}
+        times = {index: _timed(passes[index], images) for index in _in_turn(len(passes), rounds)}
         yield [times[index] for index in range(len(passes))]
         rounds += 1
+
+
+def _in_turn(count: int, number: int) -> Sequence[int]:
+    """0 .. count - 1, in the other order every other time."""
+    return range(count) if number % 2 else range(count - 1, -1, -1)
 
 
 def _timed(run: Pass, images: Tensor) -> tuple[float, float]:
