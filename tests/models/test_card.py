@@ -77,6 +77,24 @@ def test_the_promise_and_the_results_come_in_when_they_are_there(segmenter, fold
     assert "| odd\\|one | nll | auroc 75.0, ap 10.0, fpr95 60.0 |" in text
 
 
+def test_figures_of_another_calibration_say_so(segmenter, folder):
+    scenes = Scenes("val", size=(32, 48), length=19)
+    found = calibrate(Predictor(segmenter), scenes, false_alarms=FalseAlarms(0.05))
+    write_calibration(found, folder)
+    entry = {"metrics": {"miou": 0.4321}}
+    sets = {
+        "now": {**entry, "calibrated": found.time},
+        "then": {**entry, "calibrated": "2020-01-01T00:00:00+00:00"},
+        "never": {**entry, "calibrated": None},
+        "written before": entry,
+    }
+    (folder / "results.json").write_text(json.dumps({"weights": digest(segmenter), "sets": sets}))
+    refresh_card(folder)
+    rows = dict(re.findall(r"^\| (.*) \|  \| (.*) \|$", card(folder), re.MULTILINE))
+    other = "miou 43.2 (with another calibration)"
+    assert rows == {"now": "miou 43.2", "then": other, "never": other, "written before": "miou 43.2"}
+
+
 def test_figures_of_other_weights_are_not_shown(segmenter, folder):
     entry = {"metrics": {"miou": 0.4321}}
     for weights, shown in ((digest(segmenter), True), ("other", False), (None, False)):

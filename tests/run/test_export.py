@@ -172,6 +172,12 @@ def test_what_makes_no_sense_together_is_refused(place, tmp_path, monkeypatch, w
         gmmseg_command(*words)
 
 
+def test_a_folder_in_the_place_of_benchs_results_is_told_before_the_measurement(place, monkeypatch):
+    monkeypatch.chdir(place)
+    with pytest.raises(OSError, match="there is a folder of this name"):
+        gmmseg_command("bench", "model", "--runtimes", "eager", "--out", "model")
+
+
 def test_raw_values_need_the_posterior(place, tmp_path):
     assert gmmseg_command("export", place / "model", "--out", tmp_path / "m.onnx").exit_code == 0
     with pytest.raises(ValueError, match="export it with --posterior"):

@@ -1,6 +1,5 @@
 """An exported file in the place of a `Predictor`: predictions of images and files, without a segmenter."""
 
-import math
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from torch.nn import functional as F
 from gmmseg.class_colours import Colours
 from gmmseg.images import MAX_PIXELS, ImageSource, load_image
 from gmmseg.inference.export_metadata import ExportedFileError
-from gmmseg.inference.exporting import ExportedModel
+from gmmseg.inference.exporting import ExportedModel, first_line
 from gmmseg.inference.file_prediction import ImageNotPredicted
 from gmmseg.inference.image_maps import Meaning
 from gmmseg.inference.prediction import in_regions
@@ -75,8 +74,7 @@ class ExportedPredictor:
 
         ImageNotPredicted where the runtime fails at this image.
         """
-        if threshold is not None and not math.isfinite(threshold):
-            raise ValueError(f"a threshold is a finite number, got {threshold}")
+        self.meaning.with_threshold(threshold)  # refuses what is no number
         return self._of_pixels(load_image(image, max_pixels=self.max_pixels), threshold)
 
     def strips(self, pixels: Tensor) -> Iterator[ExportedPrediction]:
@@ -120,11 +118,10 @@ class ExportedPredictor:
         try:
             return self.model(images, threshold)
         except Exception as error:  # each runtime has exception classes of its own
-            reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
             height, width = images.shape[-2:]
             raise ImageNotPredicted(
-                f"the exported network failed at {width} x {height} pixels ({reason}); choose another size, "
-                "or use the weights it came from"
+                f"the exported network failed at {width} x {height} pixels ({first_line(error)}); choose "
+                "another size, or use the weights it came from"
             ) from error
 
 

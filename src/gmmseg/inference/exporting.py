@@ -132,13 +132,17 @@ def _refusing(format: str) -> Iterator[None]:
     except (OSError, ImportError, ExportError):
         raise
     except Exception as error:  # exporters, compilers and runtimes fail in many ways
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
         no_better = (format, *SAME_ROUTE.get(format, ()))
         others = ", ".join(name for name in FORMATS if name not in no_better)
         raise ExportError(
-            f"torch {torch.__version__} cannot write this network in format {format} ({reason}); choose "
-            f"another format ({others}), or another network"
+            f"torch {torch.__version__} cannot write this network in format {format} "
+            f"({first_line(error)}); choose another format ({others}), or another network"
         ) from error
+
+
+def first_line(error: Exception) -> str:
+    """What an exporter's or a runtime's error begins with: stacks and graphs follow."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:200]
 
 
 def format_for(name: str, path: Path) -> Format:
