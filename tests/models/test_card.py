@@ -8,6 +8,8 @@ import torch
 
 import gmmseg
 from gmmseg.data import Scenes
+from gmmseg.evaluation import build_results
+from gmmseg.evaluation.records import record_results
 from gmmseg.inference import FalseAlarms, Predictor, calibrate
 from gmmseg.models.calibration_file import write_calibration
 from gmmseg.models.card import CARD_FILE, MARK
@@ -81,18 +83,32 @@ def test_figures_of_another_calibration_say_so(segmenter, folder):
     scenes = Scenes("val", size=(32, 48), length=19)
     found = calibrate(Predictor(segmenter), scenes, false_alarms=FalseAlarms(0.05))
     write_calibration(found, folder)
-    entry = {"metrics": {"miou": 0.4321}}
-    sets = {
-        "now": {**entry, "calibrated": found.time},
-        "then": {**entry, "calibrated": "2020-01-01T00:00:00+00:00"},
-        "never": {**entry, "calibrated": None},
-        "written before": entry,
+    results = folder / "results.json"
+
+    def record(calibrated, sets):
+        made = build_results("m", sets, settings={"calibrated": calibrated}, weights=digest(segmenter))
+        record_results(made, results)
+
+    def shown():
+        refresh_card(folder)
+        rows = re.findall(r"^\| (.*) \| (.*) \| (.*) \|$", card(folder), re.MULTILINE)
+        return {(name, score): text for name, score, text in rows[1:]}
+
+    entry = {"task": "closed_set", "metrics": {"miou": 0.4321, "pixel_accuracy": 0.5, "ece": 0.1}}
+    figures = {"auroc": 0.75, "ap": 0.1, "fpr95": 0.6}
+    strange = {"task": "anomaly", "scores": {"nll": figures, "fused": figures}}
+    record("2020-01-01T00:00:00+00:00", {"then": entry, "strange": strange})
+    record(found.time, {"now": entry, "strange": {**strange, "scores": {"fused": figures}}})
+    plain, other = "miou 43.2, ece 10.0", " (with another calibration)"
+    detected = "auroc 75.0, ap 10.0, fpr95 60.0"
+    assert shown() == {
+        ("then", ""): plain + other,
+        ("now", ""): plain,
+        ("strange", "nll"): detected + other,
+        ("strange", "fused"): detected,
     }
-    (folder / "results.json").write_text(json.dumps({"weights": digest(segmenter), "sets": sets}))
-    refresh_card(folder)
-    rows = dict(re.findall(r"^\| (.*) \|  \| (.*) \|$", card(folder), re.MULTILINE))
-    other = "miou 43.2 (with another calibration)"
-    assert rows == {"now": "miou 43.2", "then": other, "never": other, "written before": "miou 43.2"}
+    results.write_text(json.dumps({"weights": digest(segmenter), "sets": {"written before": entry}}))
+    assert shown() == {("written before", ""): plain}
 
 
 def test_figures_of_other_weights_are_not_shown(segmenter, folder):

@@ -125,16 +125,22 @@ def _rows(path: Path, weights: str, calibration: Calibration | None) -> Iterator
     try:
         results = json.loads(path.read_text(encoding="utf-8"))
         sets = results["sets"].items() if results["weights"] == weights else ()
+        settings = dict(results.get("settings", {}))
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return
     for name, entry in sets:
         try:
             found = {"": entry["metrics"]} if "metrics" in entry else entry.get("scores", {})
             figures = {score: _figures(values) for score, values in found.items()}
-            earlier = "" if entry.get("calibrated", now) == now else " (with another calibration)"
+            # An entry or a score that was kept from an earlier evaluation has settings of its own.
+            made = {
+                score: {**settings, **entry.get("settings", {}), **values.get("settings", {})}
+                for score, values in found.items()
+            }
         except (ValueError, TypeError, AttributeError):
             continue
         for score, text in figures.items():
+            earlier = "" if made[score].get("calibrated", now) == now else " (with another calibration)"
             if text:
                 yield f"| {_plain(name)} | {_plain(score)} | {text}{earlier} |"
 

@@ -74,12 +74,12 @@ def evaluate(
                 progress=progress,
             )
             _say_how(entry, chosen, judging.components, fitted_on)
-        calibrated = None if model.calibration is None else model.calibration.time
-        entries[key] = {**entry, "asked": _asked(dataset, predictor.inference), "calibrated": calibrated}
+        entries[key] = {**entry, "asked": _asked(dataset, predictor.inference)}
     settings = {
         "inference": vars(predictor.inference),
         "score_names": [score.name for score in chosen],
         "temperature": model.temperature,
+        "calibrated": None if model.calibration is None else model.calibration.time,
     }
     return build_results(name, entries, seeds=seeds, settings=settings, weights=digest(model))
 
